@@ -188,6 +188,7 @@ pub(crate) fn make_buffers(config: &TraceConfig) -> Result<Vec<TraceBuffer>, Str
                 FillPolicy::DiscardAtEnd
             }
             _ if discards => FillPolicy::Discard,
+            _ if config.write_into_file.unwrap_or_default() => FillPolicy::StreamedRing,
             _ => FillPolicy::RingBuffer,
         };
         TraceBuffer::new(size, policy).map_err(|error| format!("buffers[{index}]: {error}"))

@@ -15,6 +15,7 @@ pub fn run(data: &[u8]) {
     let policy = match input.byte() % 8 {
         0 => FillPolicy::Discard,
         4 => FillPolicy::DiscardAtEnd,
+        5 => FillPolicy::StreamedRing,
         _ => FillPolicy::RingBuffer,
     };
     let shape = input.byte();

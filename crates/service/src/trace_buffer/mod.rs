@@ -48,16 +48,25 @@ pub use stats::{BufferStats, PayloadHistogram};
 use crate::ids::{ChunkId, MachineId, ProducerId, WriterId};
 use crate::protovm::ProtoVms;
 
-/// The behaviour of a full buffer: `fill_policy` of a `BufferConfig` and, if that is `DISCARD`, `experimental_mode`.
+/// The behaviour of a full buffer: `fill_policy` of a `BufferConfig` and, if that is `DISCARD`, `experimental_mode`. Rings differ by who reads them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FillPolicy {
     /// The oldest chunks are overwritten.
     RingBuffer,
+    /// The same, in a session that streams into a file. When it was read before it came to its end, it starts over in memory that it has used
+    /// before. Nothing more is overwritten for that, but not always the same as in the other ring, which is upstream's.
+    StreamedRing,
     /// New chunks overwrite chunks that were read. Once an unread chunk is in the way, the buffer accepts nothing more.
     Discard,
     /// The buffer is filled once. Once its end is reached it accepts nothing more, even if everything in it was read. Upstream's second trace
     /// buffer discards like this.
     DiscardAtEnd,
+}
+
+impl FillPolicy {
+    fn overwrites(self) -> bool {
+        matches!(self, FillPolicy::RingBuffer | FillPolicy::StreamedRing)
+    }
 }
 
 /// The identity of a producer, as told by the kernel and not by the producer.

@@ -3,8 +3,8 @@
 //! A commit goes to the write cursor unless its sequence already holds the chunk. To make room, the records there are evicted; as a sequence gives up
 //! its chunks from the front only, evicting one evicts the earlier ones of its sequence too, wherever they lie.
 //!
-//! A ring buffer that is read before it is full starts over at its beginning. So a session that streams into a file needs no more memory than comes
-//! between two reads: the first write to a page costs more than the chunk in it, and memory that was used lately may still be in caches.
+//! A ring buffer of a session that streams into a file starts over at its beginning if it is read before it is full. So it needs no more memory than
+//! comes between two reads: the first write to a page costs more than the chunk in it, and memory that was used lately may still be in caches.
 
 use super::fragment::{self, Cut};
 use super::record::{Chunk, Flags, FreeRun, MAX_PAYLOAD, Record, Slot, outer_size};
@@ -280,7 +280,7 @@ impl TraceBuffer {
     /// Writes a chunk at the write cursor.
     fn append(&mut self, chunk: Chunk, payload: &[u8]) -> CopyOutcome {
         let outer = chunk.outer_size();
-        if self.policy == FillPolicy::RingBuffer && self.stats.write_wrap_count == 0 {
+        if self.policy == FillPolicy::StreamedRing && self.stats.write_wrap_count == 0 {
             self.choose_used_memory(outer);
         }
         loop {
@@ -353,8 +353,8 @@ impl TraceBuffer {
         CopyOutcome::Stored
     }
 
-    /// Moves the write cursor to used memory where a chunk of so many bytes overwrites nothing, or else behind the used memory, in a ring buffer that has
-    /// not come to its end. The other policies are about that end, so it has to come.
+    /// Moves the write cursor to used memory where a chunk of so many bytes overwrites nothing, or else behind the used memory, in a ring that has not
+    /// come to its end. The other policies are about that end, so it has to come.
     fn choose_used_memory(&mut self, outer: u32) {
         let used = self.ring.used();
         if std::mem::take(&mut self.was_read) && self.write_at > 0 && self.is_nearly_empty() {
@@ -410,7 +410,7 @@ impl TraceBuffer {
     /// Whether a chunk that was read may move to the write cursor, where it takes this many bytes. It may not if the buffer could refuse it there.
     fn may_move_to_cursor(&self, outer: u32) -> bool {
         match self.policy {
-            FillPolicy::RingBuffer => true,
+            FillPolicy::RingBuffer | FillPolicy::StreamedRing => true,
             FillPolicy::Discard => !self.full && self.has_read_what_is_in_the_way_of(outer),
             // This buffer never laps, so the chunk can stay.
             FillPolicy::DiscardAtEnd => false,
@@ -460,7 +460,7 @@ impl TraceBuffer {
     /// Frees `bytes` bytes at the write cursor, as [`TraceBuffer::evict`] does. Returns whether that worked: a buffer that discards does not
     /// give up unread chunks.
     fn clear(&mut self, bytes: u32) -> bool {
-        if self.policy != FillPolicy::RingBuffer && !self.take_read(bytes) {
+        if !self.policy.overwrites() && !self.take_read(bytes) {
             return false;
         }
         self.evict(bytes);

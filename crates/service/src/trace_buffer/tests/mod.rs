@@ -114,6 +114,10 @@ fn ring(size: u64) -> Fixture {
     Fixture(TraceBuffer::new(size, FillPolicy::RingBuffer).unwrap())
 }
 
+fn streamed_ring(size: u64) -> Fixture {
+    Fixture(TraceBuffer::new(size, FillPolicy::StreamedRing).unwrap())
+}
+
 fn discard(size: u64) -> Fixture {
     Fixture(TraceBuffer::new(size, FillPolicy::Discard).unwrap())
 }
