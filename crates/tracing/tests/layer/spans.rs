@@ -212,24 +212,28 @@ fn other_layers_see_spans_that_no_session_records_and_this_one_does_not() {
         let _span = info_span!(target: "not recorded", "two").entered();
     };
     let counting = || Counting(seen.clone());
-    let below = tracing_subscriber::registry()
-        .with(counting())
-        .with(ferretto_tracing::layer());
-    let above = tracing_subscriber::registry()
-        .with(ferretto_tracing::layer())
-        .with(counting());
-    for dispatch in [Dispatch::new(below), Dispatch::new(above)] {
+    let below = || {
+        let registry = tracing_subscriber::registry();
+        Dispatch::new(registry.with(counting()).with(ferretto_tracing::layer()))
+    };
+    let above = || {
+        let registry = tracing_subscriber::registry();
+        Dispatch::new(registry.with(ferretto_tracing::layer()).with(counting()))
+    };
+    let both: [&dyn Fn() -> Dispatch; 2] = [&below, &above];
+    for dispatch in both {
         seen.store(0, Ordering::Relaxed);
-        {
-            let _alone = trace::alone();
-            tracing::dispatcher::with_default(&dispatch, make);
-            assert_eq!(seen.load(Ordering::Relaxed), 2);
-        }
+        let alone = trace::alone();
+        // `tracing` asks all subscribers of the process whether a call site is of interest, so this one must not be there during other tests.
+        let dispatch = dispatch();
+        tracing::dispatcher::with_default(&dispatch, make);
+        assert_eq!(seen.load(Ordering::Relaxed), 2);
         let source = DataSource::track_event()
             .enable_category("recorded")
             .disable_category("*");
-        let recording = Recording::of(source);
+        let recording = Recording::begun(alone, source);
         tracing::dispatcher::with_default(&dispatch, make);
+        drop(dispatch);
         let trace = recording.stop();
         assert_eq!(seen.load(Ordering::Relaxed), 4);
         assert_eq!(trace.slices.len(), 1);

@@ -25,9 +25,15 @@ impl Recording {
     }
 
     pub(crate) fn of(source: DataSource) -> Self {
-        let _alone = alone();
-        let session = session(source);
-        Self { session, _alone }
+        Self::begun(alone(), source)
+    }
+
+    /// One in a test that has its turn already.
+    pub(crate) fn begun(alone: MutexGuard<'static, ()>, source: DataSource) -> Self {
+        Self {
+            session: session(source),
+            _alone: alone,
+        }
     }
 
     /// One more, at the same time.
