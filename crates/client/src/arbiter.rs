@@ -26,7 +26,7 @@
 //! the request carries the bytes of committed chunks, and the chunks are free again. The sender of the requests should take no more of them than
 //! there is room for. Then writers find the memory full, as they would with shared memory.
 //!
-//! **Before the service has said which buffer** packets go to, `Arbiter::for_startup` makes an arbiter over the same memory that keeps everything
+//! **Before the service has said which buffer** packets go to, [`Arbiter::for_startup`] makes an arbiter over the same memory that keeps everything
 //! back until [`Arbiter::bind`].
 
 pub(crate) mod barrier;
@@ -74,7 +74,7 @@ const TAKEN_BACK_PART: usize = 8;
 const MAX_STALL_SLEEP: Duration = Duration::from_millis(100);
 
 /// Bytes of memory where it is emulated; upstream's number. All of it may be committed at once.
-pub(crate) const EMULATED_SMB_SIZE: usize = 1024 * 1024;
+pub const EMULATED_SMB_SIZE: usize = 1024 * 1024;
 
 /// An id of no buffer: the service frees its chunks without reading them.
 const NO_BUFFER: BufferId = BufferId(0);
@@ -255,7 +255,7 @@ impl Arbiter {
         Self::with_stall_limit(smb, partitioning, notify, STALL_LIMIT)
     }
 
-    /// As [`Arbiter::new`], for a service that memory cannot be shared with: chunks of `EMULATED_SMB_SIZE` bytes in pages of the size that the
+    /// As [`Arbiter::new`], for a service that memory cannot be shared with: chunks of [`EMULATED_SMB_SIZE`] bytes in pages of the size that the
     /// service chose, whose bytes the requests carry.
     ///
     /// # Errors
@@ -318,7 +318,7 @@ impl Arbiter {
     /// Until then chunks are not freed, so writers should not wait for any.
     ///
     /// The endpoint takes its requests besides those of `self`, and before them if `self` acknowledges a flush of both.
-    pub(crate) fn for_startup(&self) -> Arc<Self> {
+    pub fn for_startup(&self) -> Arc<Self> {
         Arc::new(Self {
             smb: self.smb.clone(),
             service_end: self.service_end.clone(),
@@ -337,7 +337,7 @@ impl Arbiter {
         })
     }
 
-    /// Sets the buffer for all packets of an arbiter for startup, past and future, and has the packets that were kept back
+    /// Sets the buffer for all packets of an arbiter [for startup](Arbiter::for_startup), past and future, and has the packets that were kept back
     /// sent. Without effect on any other.
     pub fn bind(&self, target: BufferId) {
         {
@@ -354,7 +354,7 @@ impl Arbiter {
 
     /// As [`Arbiter::bind`], when no session wants the packets: hands the chunks to the service, which frees chunks for no buffer, and has writers
     /// drop all further packets.
-    pub(crate) fn discard(&self) {
+    pub fn discard(&self) {
         self.close();
         self.bind(NO_BUFFER);
     }
