@@ -364,8 +364,8 @@ impl TraceBuffer {
             && !self.is_free(self.way(self.write_at, outer))
             && self.is_inside(used, outer)
         {
-            // What is in the way is older than all that was written since the buffer started over, and now comes after it. It belongs to few sequences,
-            // and each reads and gives up its own chunks in their order.
+            // The chunks in the way are older than all that was written since the buffer started over, and now come after it. They belong to few
+            // sequences, and each reads and gives up its own chunks in their order.
             self.write_at = used;
         }
     }
@@ -378,7 +378,7 @@ impl TraceBuffer {
         }
     }
 
-    /// Whether the chunk is in front of the end of the buffer if it is written at `at`. If not, overwriting what is oldest is what a ring buffer does.
+    /// Whether a chunk of `outer` bytes at `at` ends inside the buffer. If it does not, the ring overwrites its oldest chunks, as ever.
     fn is_inside(&self, at: u32, outer: u32) -> bool {
         at < self.ring.capacity() && self.way(at, outer) <= self.ring.capacity() - at
     }

@@ -1,5 +1,5 @@
-//! `INCLUDE PERFETTO MODULE`: what is here of a module is here from the start, so the statement does nothing. One that names a module of which nothing is here
-//! fails at once, and not later where its tables are missed.
+//! `INCLUDE PERFETTO MODULE`: does nothing for a module whose views and functions are here, because they are there from the start. For any other it fails
+//! at once, instead of later where a statement misses the module's tables.
 
 use datafusion::common::plan_err;
 use datafusion::error::Result;
