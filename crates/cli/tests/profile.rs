@@ -191,7 +191,7 @@ fn functions_have_their_shares_however_stacks_are_read() {
         void medium(void) { WORK(3); }
         void light(void) { WORK(1); }
         void both(void) { heavy(); medium(); }
-        int main(void) { while (clock() < 2 * CLOCKS_PER_SEC) { both(); light(); } return 0; }
+        int main(void) { while (clock() < 5 * CLOCKS_PER_SEC) { both(); light(); } return 0; }
     "#;
     let Some(workshop) = Workshop::open() else { return };
     // Without optimisation each function has a frame pointer, and keeps its frame as long as it runs.
@@ -205,8 +205,8 @@ fn functions_have_their_shares_however_stacks_are_read() {
         let (code, said) = workshop.ferretto(&line);
         assert_eq!(code, Some(0), "{said}");
         let mut own = Shares::of_folded(&workshop.text(&format!("{how}.folded")));
-        // The fewer there are, the more may be by chance. A busy machine loses most of the 400.
-        assert!(own.samples > 40.0, "{how}: {} samples\n{said}", own.samples);
+        // A busy machine loses most of the 1,000.
+        assert!(own.samples > 100.0, "{how}: {} samples\n{said}", own.samples);
         for (name, expected_own, expected_total) in [
             ("heavy", 0.6, 0.6),
             ("medium", 0.3, 0.3),

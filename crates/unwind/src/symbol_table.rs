@@ -214,7 +214,7 @@ impl SymbolTable {
                 name,
             });
         }
-        // Stable, so that what was there comes first.
+        // The sort is stable, so a function that was there comes before a stub at its address, and stays.
         self.functions.sort_by_key(|function| function.address);
         self.functions.dedup_by_key(|function| function.address);
         self
