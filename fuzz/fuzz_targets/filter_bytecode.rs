@@ -84,7 +84,7 @@ fn words_of_overlay(input: &mut Input<'_>, flags: u8) -> Option<Vec<u8>> {
     (!words.is_empty()).then(|| filter_bytecode::encode(&words))
 }
 
-/// For the packet in bytecode that was accepted: fields, and whether a number in them stays. Of ranges the first thousand.
+/// For the packet in bytecode that was accepted: fields, and whether a number in them stays. Only the first thousand numbers of a range.
 fn naive_root(words: &[u32]) -> BTreeMap<u32, bool> {
     let mut messages = vec![BTreeMap::new()];
     let mut packet = 0;

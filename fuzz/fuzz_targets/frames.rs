@@ -1,5 +1,5 @@
 //! The service's end of a connection: bytes of a hostile client, cut in any way, through the frame decoder and through
-//! `HostConnection` with both ports. What comes out is the same as from one piece, and as a naive reader finds.
+//! `HostConnection` with both ports. The frames are the same as from one piece, and as a naive reader finds.
 
 #![no_main]
 

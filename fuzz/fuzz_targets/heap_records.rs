@@ -1,4 +1,4 @@
-//! What a client of heap profiles may write: any words in the shared memory, or records with any payload, to books, to a dump.
+//! A client of heap profiles writes anything: any words in the shared memory, or records with any payload, to books, to a dump.
 //!
 //! The first byte of the input chooses: with an even one the rest is the shared memory, header and ring; with an odd one it is a row of records, each with
 //! a byte for its kind, one for its words, and their bytes.

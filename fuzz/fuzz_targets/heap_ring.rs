@@ -1,7 +1,7 @@
-//! What a client of heap profiles and its daemon may send each other: messages of any bytes, and a ring that a hostile client writes while it is read.
+//! A client of heap profiles and its daemon send each other anything: messages of any bytes, and a ring that a hostile client writes while it is read.
 //!
 //! The first byte chooses a message to be decoded, or operations on a ring: words that are overwritten, records that are written properly, turns of the
-//! reader. The reader must end within bounds and never step outside of what the client claims to have written.
+//! reader. The reader must end within bounds and never step outside of the bytes that the client claims to have written.
 
 #![no_main]
 

@@ -88,7 +88,7 @@ fn field(input: &mut Input<'_>) -> Vec<u8> {
     field
 }
 
-/// What the packet should have, and whether something was too long: one name after the other, for each the first value that counts.
+/// The expected fields of the packet, and whether something was too long: one name after the other, for each the first value that counts.
 fn naive(fields: &[Vec<u8>]) -> (BTreeMap<u32, Recorded>, bool) {
     let values = |name: &str| {
         let prefix = format!("{name}=").into_bytes();

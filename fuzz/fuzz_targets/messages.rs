@@ -35,7 +35,7 @@ fn check<M: Message>(data: &[u8], paths: &[&[u32]]) {
     assert_eq!(message.encoded_len(), encoded.len());
     let again = M::decode_from_slice(&encoded).expect("what we encode can be decoded");
     assert_eq!(again.encode_to_vec(), encoded, "not the same once more");
-    // What is not a number is not equal to itself.
+    // A float that is not a number is not equal to itself.
     let is_comparable = message == message.clone();
     assert!(!is_comparable || again == message, "{message:?} became {again:?}");
     for path in paths {

@@ -12,7 +12,7 @@ use ferretto_ipc::frame::Violation;
 use ferretto_ipc::transport::Connection;
 use libfuzzer_sys::fuzz_target;
 
-/// What became of a call.
+/// The outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Open,
@@ -108,7 +108,7 @@ impl Seen {
                     continue;
                 }
                 ClientEvent::Reply { call, more, .. } => (call, more == More::Last),
-                // Of one that wants no reply it may be told that it cannot be made.
+                // The client may say that a call without a reply cannot be made.
                 ClientEvent::Failed { call, .. } if !self.awaited.contains_key(&call) => continue,
                 ClientEvent::Failed { call, .. } => (call, true),
             };

@@ -67,7 +67,7 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(world.service.buffer_bytes(), 0, "a trace buffer was left behind");
 });
 
-/// Who may have written into a session.
+/// The producers that may have written into a session.
 #[derive(Clone, Copy)]
 enum Writers {
     Everyone,

@@ -69,7 +69,7 @@ fn filter() -> PacketFilter {
 }
 
 thread_local! {
-    /// Kept, for what one packet leaves in it must not reach the next.
+    /// Kept, because leftovers of one packet must not reach the next.
     static FILTER: RefCell<PacketFilter> = RefCell::new(filter());
 }
 

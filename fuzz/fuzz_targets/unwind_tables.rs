@@ -21,7 +21,7 @@ const MOST_FRAMES: usize = 64;
 const UNITS: u32 = WorkBudget::FOR_SAMPLE / 16;
 /// Nanoseconds for a unit of work. Without sanitizers it takes 25 at most.
 const UNIT: u64 = 2_000;
-/// Nanoseconds for what is done once for each stack.
+/// Nanoseconds for the work that is done once for each stack.
 const ONCE: u64 = 5_000_000;
 
 fuzz_target!(|data: &[u8]| {

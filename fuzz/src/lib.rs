@@ -1,4 +1,4 @@
-//! What the fuzz targets share: ways to cut their input, and readers too simple to be wrong in the same way as those
+//! The common part of the fuzz targets: ways to cut their input, and readers too simple to be wrong in the same way as those
 //! that they are compared with.
 
 use std::io::IoSlice;
@@ -87,7 +87,7 @@ pub enum TagWidth {
 pub struct NaiveField {
     /// Its number; anything is possible.
     pub number: u64,
-    /// The number of a varint, the length of what has one, 0 for others.
+    /// The number of a varint, the length of a field that has one, 0 for others.
     pub value: u64,
     /// The varint of its tag has bits beyond the 64 that `number` was made of.
     pub tag_is_cut: bool,

@@ -1,4 +1,4 @@
-//! Who both ends are: reads the certificates and the key, and makes of them what `rustls` needs.
+//! The identities of both ends: reads the certificates and the key, and makes `rustls`'s types of them.
 //!
 //! Called once, at the start: later, the sandbox lets the tunnel read no files. Each error names the file that it is about. Only TLS 1.3 is spoken, both
 //! ends show certificates, and no session is resumed, so each connection is judged by certificates as they are then.
@@ -55,7 +55,7 @@ pub(crate) enum IdentityError {
     Verifier { path: PathBuf, reason: String },
 }
 
-/// What the files hold.
+/// The contents of the files.
 struct Contents {
     authorities: Arc<RootCertStore>,
     chain: Vec<CertificateDer<'static>>,

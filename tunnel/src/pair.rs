@@ -14,7 +14,7 @@ use ferretto_ipc::reactor::{Event, Reactor, Token};
 use ferretto_ipc::transport::Received;
 use rustls::Connection;
 
-/// The size of the buffer that all pairs share, and what a pair may keep of it.
+/// The size of the buffer that all pairs share, and the share of it that a pair may keep.
 pub(crate) const BUFFER: usize = 64 * 1024;
 /// Reads from one socket in one turn.
 const READS_PER_TURN: usize = 8;
@@ -119,7 +119,7 @@ impl Pair {
         self.deadline
     }
 
-    /// Lets the clients of this end send no more. What they have sent is still passed on.
+    /// Lets the clients of this end send no more. Their data so far is still passed on.
     pub(crate) fn end_input(&mut self, side: Side) {
         self.ending = Ending::Asked;
         match (side, &mut self.near) {
@@ -136,7 +136,7 @@ impl Pair {
         self.turn(buffer, now)
     }
 
-    /// Passes on what can be.
+    /// Passes on as much as possible.
     pub(crate) fn turn(&mut self, buffer: &mut [u8], now: u64) -> Fate {
         match self.far.stream.is_connected() {
             Ok(true) => {}
@@ -284,7 +284,7 @@ impl Pair {
         }
     }
 
-    /// Has the reactor watch both sockets for what the pair waits for.
+    /// Has the reactor watch both sockets for the events that the pair waits for.
     pub(crate) fn watch(&mut self, reactor: &Reactor) {
         let is_connected = self.far.stream.is_connected().unwrap_or(true);
         let input = is_connected && !self.down_ended && self.down.is_empty() && self.tls.wants_read();

@@ -94,7 +94,7 @@ impl Tunnel {
         Ok(tunnel)
     }
 
-    /// Passes bytes on until a signal comes. Then passes on what has been sent until now.
+    /// Passes bytes on until a signal comes. Then passes on the data so far.
     pub(crate) fn run(mut self) -> Result<(), ReactorError> {
         let mut events = Events::new();
         self.find();
@@ -281,7 +281,7 @@ impl Tunnel {
         }
     }
 
-    /// What came together with the last of the handshake.
+    /// The bytes that came together with the last of the handshake.
     fn again(&mut self, id: u64) -> Fate {
         match self.pairs.get_mut(&id) {
             Some(pair) => pair.turn(&mut self.buffer, monotonic_now()),
@@ -341,7 +341,7 @@ impl Tunnel {
     }
 }
 
-/// What goes wrong with connections, in the log: not more often than one line in [`BETWEEN_COMPLAINTS`].
+/// Failures of connections, in the log: not more often than one line in [`BETWEEN_COMPLAINTS`].
 #[derive(Debug, Default)]
 struct Complaints {
     next: u64,

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use ferretto_recorder::FileName;
 
-/// What the name of a file ends with that is not whole.
+/// The end of the name of a file that is not whole.
 const UNFINISHED: &str = "#1";
 
 /// A file that is being stored.
@@ -21,7 +21,7 @@ pub(crate) struct Draft {
 }
 
 impl Draft {
-    /// Begins a file, also the folder for it. What a killed uploader has left there is begun anew.
+    /// Begins a file, also the folder for it. A file that a killed uploader has left there is begun anew.
     pub(crate) fn create(path: PathBuf) -> Result<Draft, String> {
         let mut beside = path.clone().into_os_string();
         beside.push(UNFINISHED);

@@ -1,4 +1,4 @@
-//! What is measured: the cases, and the texts in them, which are the same with every peer.
+//! The subjects of the measurement: the cases, and the texts in them, which are the same with every peer.
 
 use std::ffi::CString;
 use std::fmt;
@@ -93,7 +93,7 @@ impl fmt::Display for Case {
 /// The string argument of instants.
 pub const TEXT: &str = "GET /index.html";
 
-/// Names that are not known when compiling, as strings of Rust and of C: making them is not part of what is measured.
+/// Names that are not known when compiling, as strings of Rust and of C: making them is not part of the measurement.
 pub struct Names {
     pub rust: Vec<String>,
     pub c: Vec<CString>,

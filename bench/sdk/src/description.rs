@@ -1,4 +1,4 @@
-//! What a peer's program says of itself when it is started with `describe`, so that the runner links none of them:
+//! The description that a peer's program prints when it is started with `describe`, so that the runner links none of them:
 //! four lines, `version VERSION`, `destination service|memory|nowhere`, `on CASE...`, `off CASE...`.
 
 use std::fmt;
@@ -13,9 +13,9 @@ pub struct Description {
     /// Of the package that is compared, or `-`.
     pub version: String,
     pub destination: Destination,
-    /// What it can do.
+    /// The cases that it supports.
     pub on: Vec<Case>,
-    /// What can be measured while tracing is off.
+    /// The cases that it supports while tracing is off.
     pub off: Vec<Case>,
 }
 

@@ -1,4 +1,4 @@
-//! What a peer's program does: it sets the peer up, waits until events are recorded, says `begin`, works when it is told to, says
+//! The work of a peer's program: it sets the peer up, waits until events are recorded, says `begin`, works when it is told to, says
 //! what it took, lets the rest arrive, says `end`, and leaves when its standard input does.
 //!
 //! On stdout, for each batch in turn `batch NANOSECONDS...` (CPU time of each thread for its whole batch), for the others
@@ -18,7 +18,7 @@ use crate::peer::{Body, Peer, Tracing};
 
 /// How long a recording may take to begin.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// After which a library is connected to its service, and what was written has arrived there.
+/// After this time a library is connected to its service, and all written data has arrived there.
 const SETTLED: Duration = Duration::from_millis(300);
 /// Between two bursts of a paced load.
 const TICK: Duration = Duration::from_millis(1);
@@ -165,7 +165,7 @@ fn run_paced(body: Body, rate: u64, duration: Duration) -> (Duration, u64) {
         }
         let due = (elapsed.as_nanos() * u128::from(rate) / 1_000_000_000) as u64;
         if done < due {
-            // What is late comes later, not all at once: bursts are what the pace makes them.
+            // Late work comes later, not all at once, so bursts stay as the pace makes them.
             let burst = (due - done).min(2 * rate * TICK.as_millis() as u64 / 1000);
             body(burst);
             done += burst;
@@ -235,7 +235,7 @@ fn say(line: &str) -> Result<(), String> {
         .map_err(|error| format!("reporting: {error}"))
 }
 
-/// Whatever it is, or the end of input.
+/// Waits for any word, or the end of input.
 fn await_word() -> Result<(), String> {
     let mut line = String::new();
     io::stdin()

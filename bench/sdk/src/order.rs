@@ -1,4 +1,4 @@
-//! What a peer's program is told to do, as words on its command line: `CASE on|off SHMEM_KB|default CPU CPU_2 SERVICE_PID|-`, then
+//! The orders to a peer's program, as words on its command line: `CASE on|off SHMEM_KB|default CPU CPU_2 SERVICE_PID|-`, then
 //! `batches COUNT SIZE`, `paced RATE SECONDS`, `flat COUNT` or `crowd THREADS RATE SECONDS`.
 
 use rustix::process::Pid;
@@ -9,7 +9,7 @@ use crate::peer::{SharedMemory, Tracing};
 /// How often a case is done, and when.
 #[derive(Clone, Copy, Debug)]
 pub enum Work {
-    /// In batches of `size`, and after each the service takes all of what was written.
+    /// In batches of `size`, and after each the service takes all written data.
     Batches { count: u64, size: u64 },
     /// So often per second, in bursts of a millisecond each.
     Paced { rate: u64, seconds: u64 },
@@ -19,7 +19,7 @@ pub enum Work {
     Crowd { threads: u64, rate: u64, seconds: u64 },
 }
 
-/// What one process is to do.
+/// The orders to one process.
 #[derive(Clone, Copy, Debug)]
 pub struct Order {
     pub case: Case,

@@ -1,4 +1,4 @@
-//! What the harness wants of a client library, and which ones there are.
+//! The demands on a client library, and the list of libraries.
 
 use crate::case::Case;
 
@@ -32,7 +32,7 @@ impl SharedMemory {
     }
 }
 
-/// Where the events of a peer go.
+/// The destination of a peer's events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
     /// Into a trace, through the tracing service.
@@ -53,7 +53,7 @@ pub trait Peer: Sync {
 
     fn destination(&self) -> Destination;
 
-    /// What the library offers for a case, if anything.
+    /// The library's means for a case, if it has any.
     fn body(&self, case: Case) -> Option<Body>;
 
     /// Sets the library up. The calling thread is the one that will be measured.
@@ -73,7 +73,7 @@ pub trait Peer: Sync {
     }
 }
 
-/// Those that there are, in the order of the table. Each is a program of its own beside the runner's: what one of them links, or starts
+/// All peers, in the order of the table. Each is a program of its own beside the runner's: what one of them links, or starts
 /// before `main`, is no other's business.
 pub const NAMES: [&str; 11] = [
     "floor",

@@ -1,4 +1,4 @@
-//! What the runner measures, in which order, and what it makes of the outcomes.
+//! The measurements of the runner, their order, and the use of the outcomes.
 
 use std::env;
 use std::fs;
@@ -24,7 +24,7 @@ const BATCH_EVENTS: u64 = 100_000;
 const WARM_UP: usize = 24;
 /// Batches that count, after those.
 const BATCHES: usize = 16;
-/// Of the first ones, which count as those in new memory: not the very first, in which everything else is new too.
+/// The number of first ones that count as those in new memory: without the very first, in which everything else is new too.
 const NEW_MEMORY: std::ops::Range<usize> = 1..9;
 /// With tracing off: how often a case is done in a batch, batches before those that count, and those.
 const OFF_SIZE: u64 = 500_000;
@@ -35,7 +35,7 @@ const ATTEMPTS: u32 = 3;
 /// The load that is to be sustained with default buffers: pairs per second, and for how long.
 const RATE: u64 = 1_000_000;
 const SECONDS: u64 = 10;
-/// What upstream's service gives who asks for nothing.
+/// The size that upstream's service gives a producer without a wish.
 const SERVICES_DEFAULT: SharedMemory = SharedMemory::Kilobytes(256);
 /// Threads of a crowd, and pairs per second of all of them.
 const CROWD: u64 = 1024;
@@ -67,7 +67,7 @@ pub(crate) struct Plan {
     cases: Vec<Case>,
     rounds: u32,
     parts: Vec<Part>,
-    /// Of the measured thread, and of everything else.
+    /// The CPUs of the measured thread, and of everything else.
     cpus: [usize; 2],
     /// Where all numbers go, one a line.
     raw: Option<PathBuf>,
@@ -162,7 +162,7 @@ impl Plan {
         Ok(results)
     }
 
-    /// What there is to measure, peers in turn within each case.
+    /// The measurements, with peers in turn within each case.
     fn subjects(&self, tracing: Tracing) -> impl Iterator<Item = (Case, &Program)> {
         self.cases
             .iter()

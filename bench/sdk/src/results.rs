@@ -1,4 +1,4 @@
-//! What was measured, and the two numbers that matter of many: the least and the median.
+//! The outcomes, and the two numbers that matter of many: the least and the median.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fmt;
 use ferretto_bench_sdk::case::Case;
 use ferretto_bench_sdk::peer::Tracing;
 
-/// What a number is about.
+/// The subject of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Row {
     /// Nanoseconds of the client's CPU time for one case, in memory that was used before.

@@ -1,4 +1,4 @@
-//! Runs peers' programs, each against a service of its own, and says what they said and what came of it.
+//! Runs peers' programs, each against a service of its own, and reports their output and its consequences.
 
 use std::env;
 use std::fs;
@@ -43,7 +43,7 @@ impl Program {
     }
 }
 
-/// What a process said, and what was seen around it.
+/// The output of a process, and observations around it.
 #[derive(Default)]
 pub(crate) struct Outcome {
     /// For each batch, the CPU time of each thread.
@@ -66,7 +66,7 @@ impl Outcome {
     }
 }
 
-/// What runs the process, if not the system alone.
+/// The program that runs the process, if not the system alone.
 #[derive(Clone, Copy)]
 pub(crate) enum Under<'a> {
     Nothing,
@@ -74,7 +74,7 @@ pub(crate) enum Under<'a> {
     Callgrind(&'a Path),
 }
 
-/// What becomes of the trace when its events are counted.
+/// The fate of the trace after its events are counted.
 pub(crate) enum Trace<'a> {
     Drop,
     /// It is looked at.

@@ -16,7 +16,7 @@ use ferretto_bench_sdk::cpu;
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// The same for all: one session with track events, into a buffer that holds all of them, and from there into the file when it is
-/// over, so that reading is no part of what is measured.
+/// over, so that reading is no part of the measurement.
 const CONFIG: &str = r#"
 buffers { size_kb: 1572864 fill_policy: RING_BUFFER }
 data_sources { config { name: "track_event" track_event_config { enabled_categories: "*" } } }
@@ -75,7 +75,7 @@ impl Service {
         pid(&self.process)
     }
 
-    /// What it has used so far.
+    /// Its use so far.
     pub(crate) fn cpu_time(&self) -> Result<Duration, String> {
         cpu::process_time(self.pid()).map_err(|error| format!("reading the service's time: {error}"))
     }
@@ -117,7 +117,7 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// Ends it: everything that was committed, and what is still in shared memory, is in the file then.
+    /// Ends it: everything that was committed, and the data still in shared memory, is in the file then.
     pub(crate) fn stop(mut self) -> Result<PathBuf, String> {
         kill_process(pid(&self.process), Signal::INT)
             .map_err(|error| format!("stopping the recording: {error}"))?;

@@ -1,4 +1,4 @@
-//! Prints results: a table of numbers, one of ratios, and what is asked of Ferretto beside what it does.
+//! Prints results: a table of numbers, one of ratios, and the demands on Ferretto beside its results.
 
 use ferretto_bench_sdk::case::Case;
 use ferretto_bench_sdk::peer::Tracing;
@@ -6,7 +6,7 @@ use ferretto_bench_sdk::peer::Tracing;
 use crate::results::{Results, Row, Summary};
 use crate::runner::Program;
 
-/// What others are compared with; for spans the layer on it.
+/// The peer that others are compared with; for spans the layer on it.
 const REFERENCE: &str = "perfetto-sdk";
 const REFERENCE_LAYER: &str = "tracing-perfetto-sdk";
 const OURS: &str = "ferretto";
@@ -112,7 +112,7 @@ fn print_table(results: &Results, peers: &[Program], cell: impl Fn(Row, &str) ->
     }
 }
 
-/// One thing that is asked: a number of ours and what it may be at most, both from the same kind of summary.
+/// One demand: a number of ours and its limit, both from the same kind of summary.
 struct Target {
     what: String,
     value: Option<(f64, f64)>,

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-/// What is in a trace.
+/// The contents of a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Contents {
     /// Of the whole file.

@@ -40,7 +40,7 @@ struct Args {
     /// The load, on each CPU.
     #[arg(long, default_value = "steady")]
     load: Load,
-    /// Which profilers.
+    /// The profilers to measure.
     #[arg(long, value_delimiter = ',', default_value = "ours,perf")]
     profilers: Vec<Profiler>,
     /// Samples only the process of the load, which has to be steady. Implied by samply.
@@ -130,7 +130,7 @@ struct Run {
 }
 
 impl Run {
-    /// What this recording has more than a shorter one.
+    /// The amounts by which this recording exceeds a shorter one.
     fn after(&self, start: &Run) -> Run {
         let more = |whole: Option<u64>, start: Option<u64>| Some(whole?.saturating_sub(start?));
         Run {
@@ -281,7 +281,7 @@ impl Run {
                     is_sample = false;
                 }
                 (PerfSample::PRODUCER_EVENT, _) => is_sample = false,
-                // Of another process than the one that was asked for.
+                // It is of another process than the one that was asked for.
                 (PerfSample::SAMPLE_SKIPPED_REASON, Value::Varint(NOT_IN_SCOPE)) => is_sample = false,
                 _ => {}
             }

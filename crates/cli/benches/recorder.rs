@@ -42,7 +42,7 @@ struct Args {
     bench: bool,
 }
 
-/// Who records.
+/// The programs that record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Upstream's daemons and command line, into a ring buffer.
@@ -92,7 +92,7 @@ fn measure(args: &Args, load: &Load, programs: &Programs, kind: Kind, run: u32) 
     let pids = [service, probes, recorder_pid];
     load.run();
     let running = Instant::now();
-    // The start is no part of what runs all the time.
+    // The start is no part of the steady work.
     std::thread::sleep(Duration::from_secs(2));
     let (began, before) = (Instant::now(), pids.map(cpu_time));
     std::thread::sleep(Duration::from_secs(args.seconds.into()));

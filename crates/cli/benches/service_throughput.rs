@@ -27,7 +27,7 @@ struct Args {
     /// Numbers of producers.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 8, 64])]
     producers: Vec<usize>,
-    /// What becomes of the events.
+    /// The fate of the events.
     #[arg(long, value_delimiter = ',', default_values_t = [Session::Ring, Session::Stream, Session::Read])]
     sessions: Vec<Session>,
     /// Events in each run, of 100 bytes.
@@ -77,7 +77,7 @@ impl fmt::Display for Service {
     }
 }
 
-/// What becomes of the events, and so which part of the service's work is measured.
+/// The fate of the events, which decides which part of the service's work is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Session {
     /// They overwrite each other in a ring buffer: commits alone.

@@ -89,7 +89,7 @@ pub(crate) enum SocketPlace {
 pub(crate) struct Sockets {
     pub(crate) producers: SocketPlace,
     pub(crate) consumers: SocketPlace,
-    /// That of the heap profiler. Programs that run already look for it at the usual place.
+    /// The socket of the heap profiler. Programs that run already look for it at the usual place.
     pub(crate) heaps: SocketPlace,
 }
 

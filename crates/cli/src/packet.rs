@@ -55,7 +55,7 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// What a sequence has said, as far as its packets still hold.
+/// The state of a sequence: statements of earlier packets that still hold.
 #[derive(Debug, Default)]
 pub(crate) struct SequenceState<S> {
     /// Whether all of the state that packets need is known.

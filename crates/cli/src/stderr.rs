@@ -1,4 +1,6 @@
 //! stderr, for messages. Recordings also draw on it, see `perfetto/console.rs`.
+//!
+//! `eprintln` would panic where stderr is a closed pipe or a full disk; `clippy.toml` keeps it out.
 
 use std::fmt::Display;
 use std::io::Write;

@@ -49,7 +49,7 @@ fn message(number: usize) -> String {
 struct Reading {
     /// The number of times that each message was printed.
     printed: BTreeMap<String, usize>,
-    /// Of each statistics packet: the phase, whether events from before the trace count, and the numbers of events that were read and that are left.
+    /// For each statistics packet: the phase, whether events from before the trace count, and the numbers of events that were read and that are left.
     stats: Vec<(Option<Phase>, bool, u64, u64)>,
 }
 

@@ -1,7 +1,7 @@
 //! Heap profiles of real programs by the real daemon: sessions that begin after the program, many programs, many threads, guardrails, and what the daemon
 //! needs in the long run.
 //!
-//! What the programs allocate is known. Blocks of [`BLOCK`] bytes are larger than the interval, so each of them is a sample and counts exactly.
+//! The allocations of the programs are known. Blocks of [`BLOCK`] bytes are larger than the interval, so each of them is a sample and counts exactly.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};

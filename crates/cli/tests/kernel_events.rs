@@ -127,7 +127,7 @@ fn of_script(
     events
 }
 
-/// What the kernel says of its events' fields.
+/// The kernel's description of its events' fields.
 struct Kernel(BTreeMap<String, (String, EventFormat)>);
 
 impl Kernel {

@@ -190,7 +190,7 @@ fn queries_are_slices_within_the_request_that_awaits_them() {
     }
     let expected = [("Page", "8"), ("query", "40"), ("serve", "8")];
     assert_eq!(tracks, expected.map(|(name, count)| [name, count, "0"]));
-    // Of the simultaneous queries, the first one is within the request.
+    // The first of the simultaneous queries is within the request.
     let expected = [
         ("Page", "serve", "8"),
         ("query", "Page", "8"),

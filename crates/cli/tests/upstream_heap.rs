@@ -47,7 +47,7 @@ int main(void) {
 }
 "#;
 
-/// What the program allocates: by function the bytes allocated, the bytes freed, and the number of allocations.
+/// The program's allocations: by function the bytes allocated, the bytes freed, and the number of allocations.
 const EXPECTED: [(&str, [u64; 3]); 2] = [("frees", [700_000, 700_000, 100]), ("keeps", [500_000, 0, 100])];
 
 fn upstreams_library() -> PathBuf {

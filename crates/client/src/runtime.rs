@@ -100,7 +100,7 @@ pub enum Event {
     CannotConnect(ConnectionId, String),
     /// The connection is over. All recordings for it have ended. The runtime tries to connect again.
     Disconnected {
-        /// Which.
+        /// Its id.
         connection: ConnectionId,
         /// The reason, if it has changed since the last time.
         news: Option<String>,

@@ -5,7 +5,7 @@ use std::io;
 
 use rustix::io::Errno;
 
-/// Which of the two processes after a [`fork`] this is.
+/// The two processes after a [`fork`].
 pub enum Forked {
     /// The process that the user started. The other one has this process id.
     Parent(i32),

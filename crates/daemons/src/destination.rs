@@ -107,7 +107,7 @@ impl Destination {
         }
     }
 
-    /// Nobody answers at the current address: the next attempt takes another. After the last one the name is looked up again. Returns when to go on.
+    /// The current address does not answer, so the next attempt takes another. After the last one the name is looked up again. Returns when to go on.
     pub fn failed(&mut self) -> Next {
         self.is_answering = false;
         let is_name = self.found.first() != Some(&self.name);

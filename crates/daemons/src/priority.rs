@@ -157,7 +157,7 @@ pub(crate) enum PriorityError {
     Nice { nice: i32, error: io::Error },
 }
 
-/// What the kernel calls `struct sched_param`: musl's type of that name has more fields.
+/// The kernel's `struct sched_param`: musl's type of that name has more fields.
 #[repr(C)]
 struct Parameters {
     priority: i32,

@@ -57,7 +57,7 @@ impl ProducerDaemon {
 
 /// A producer daemon that has its event loop, and does not ask for its service yet.
 pub(crate) struct Recorder {
-    /// Of the service.
+    /// The service's address.
     pub(crate) address: Address,
     pub(crate) reactor: Reactor,
     pub(crate) program: Arc<dyn ProducerProgram>,

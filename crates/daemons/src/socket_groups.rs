@@ -1,4 +1,4 @@
-//! Who may use the sockets of root's daemons, if nobody says otherwise: on a machine that has the group [`GROUP`], everybody offers data, and the members
+//! The default permissions of the sockets of root's daemons: on a machine that has the group [`GROUP`], everybody offers data, and the members
 //! of the group record. On others, the umask decides, as upstream.
 //!
 //! The daemons ask when they make their sockets. Sockets that were handed over, and those with a flag of their own, are not affected.
@@ -16,7 +16,7 @@ pub const GROUP: &str = "ferretto";
 pub(crate) enum Users {
     /// Programs that offer data, or may be profiled.
     Everybody,
-    /// Who sees what all processes do.
+    /// The users who see the activity of all processes.
     Members,
 }
 

@@ -1,4 +1,4 @@
-//! What a connection is doing: its states, what fails, and why.
+//! The states of a connection, its failures, and their reasons.
 //!
 //! ```text
 //! cargo run --example connection [FILE]

@@ -24,7 +24,7 @@ pub(crate) fn usual_socket() -> Option<SocketName> {
     }
 }
 
-/// What the daemon granted.
+/// The daemon's grant.
 pub(crate) struct Granted {
     /// The daemon's process; 0 if it is in another pid namespace.
     pub(crate) daemon: i32,

@@ -1,4 +1,4 @@
-//! What a client and the daemon say to each other, once, over a Unix socket of packets (`SOCK_SEQPACKET`).
+//! The messages of a client and the daemon to each other, once, over a Unix socket of packets (`SOCK_SEQPACKET`).
 //!
 //! The client says [`Hello`]. The daemon answers with a [`Welcome`] and the descriptor of the ring, or closes the connection if the process is not to be
 //! profiled. Then both close it: the client keeps no descriptor that its program could close, and the daemon learns of its end by a pidfd.
@@ -67,7 +67,7 @@ impl Hello {
         bytes
     }
 
-    /// What a message says; `None` if it is none of this version.
+    /// Decodes a message; `None` if it is none of this version.
     pub fn decode(bytes: &[u8]) -> Option<Hello> {
         let mut numbers = Numbers(bytes);
         if bytes.len() != Hello::BYTES || numbers.half()? != MAGIC {
@@ -95,7 +95,7 @@ pub struct HeapInterval {
     pub bytes: u64,
 }
 
-/// What a client does when the ring is full.
+/// The behaviour of a client when the ring is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenFull {
     /// It loses the sample, and counts it.
@@ -116,7 +116,7 @@ pub struct Welcome {
     pub adaptive_threshold: u64,
     /// The interval is not doubled beyond this many bytes. 0: no bound.
     pub adaptive_most: u64,
-    /// What to do when the ring is full.
+    /// The behaviour when the ring is full.
     pub when_full: WhenFull,
     heaps: [HeapInterval; MOST_NAMED_HEAPS],
     count: usize,
@@ -200,7 +200,7 @@ impl Welcome {
         end
     }
 
-    /// What a message says; `None` if it is none of this version.
+    /// Decodes a message; `None` if it is none of this version.
     pub fn decode(bytes: &[u8]) -> Option<Welcome> {
         let mut welcome = Welcome::new(0, WhenFull::Lose);
         welcome.decode_from(bytes).then_some(welcome)

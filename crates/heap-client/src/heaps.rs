@@ -30,7 +30,7 @@ pub const MALLOC: &str = "libc.malloc";
 /// A session that gives this name no interval samples it as it samples [`MALLOC`], so that configs for other programs do for such a program too.
 pub const GLOBAL_ALLOC: &str = "rust.global_alloc";
 
-/// What an enabled callback is told: upstream's `AHeapProfileEnableCallbackInfo`.
+/// The argument of an enabled callback: upstream's `AHeapProfileEnableCallbackInfo`.
 #[derive(Debug)]
 #[repr(C)]
 pub struct EnableInfo {
@@ -38,7 +38,7 @@ pub struct EnableInfo {
     pub sampling_interval: u64,
 }
 
-/// What a disabled callback is told, which is nothing: upstream's `AHeapProfileDisableCallbackInfo`.
+/// The argument of a disabled callback, which is empty: upstream's `AHeapProfileDisableCallbackInfo`.
 #[derive(Debug)]
 #[repr(C)]
 pub struct DisableInfo {
@@ -249,7 +249,7 @@ impl Heap {
         self.rate() != 0
     }
 
-    /// What the session wants. 0: it is not to be sampled.
+    /// The session's interval. 0: it is not to be sampled.
     pub(crate) fn wanted(&self) -> u64 {
         self.wanted.load(Acquire)
     }

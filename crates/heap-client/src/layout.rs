@@ -1,4 +1,4 @@
-//! Where things are in the shared memory of a client and the daemon.
+//! The layout of the shared memory of a client and the daemon.
 //!
 //! The memory is a sealed memfd that the daemon makes for each client. It is an array of words of eight bytes, in the byte order of the machine. One
 //! page of it is the header; the rest, a power of two, is the ring. Both sides access it by atomic loads and stores only.
@@ -24,7 +24,7 @@ pub const MIN_RING_WORDS: usize = 1024;
 /// The largest ring: 256 MiB, the power of two below upstream's 500 MiB.
 pub const MAX_RING_WORDS: usize = 32 << 20;
 
-/// Places of words in the header. What different threads write is on different cache lines.
+/// Places of words in the header. Words that different threads write are on different cache lines.
 pub mod header {
     /// [`MAGIC`](super::MAGIC).
     pub const MAGIC: usize = 0;
@@ -65,7 +65,7 @@ pub const TAKEN: u64 = 1 << 62;
 /// Bit of a head: the record is complete.
 pub const COMPLETE: u64 = 1 << 63;
 
-/// What a record is.
+/// The kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {

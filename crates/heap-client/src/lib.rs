@@ -1,4 +1,4 @@
-//! What a program carries to have its heap profiled.
+//! The part of the heap profiler that a profiled program carries.
 //!
 //! The preloaded library and the global allocator report allocations here. This crate decides which are sampled, and writes samples into a ring in
 //! shared memory. The daemon, `ferretto-heap`, makes that ring, reads it, and unwinds the stacks.
@@ -16,7 +16,7 @@
 //! | `heaps`, `callbacks` | the program's heaps; telling them of sessions |
 //! | `sampler`, `live` | which allocations are samples; which samples are alive |
 //! | `registers`, `stack`, `thread` | what a sample needs to be unwound; the state of each thread |
-//! | `state`, `connect`, `system` | the memory of a session and who may use it; the client's side of the handshake; system calls |
+//! | `state`, `connect`, `system` | the memory of a session and the right to use it; the client's side of the handshake; system calls |
 //!
 //! The daemon trusts nothing that a client writes. Clients trust a daemon that is their own user's or root's.
 #![deny(unsafe_code)]

@@ -6,7 +6,7 @@
 //! The set itself is tables of lines of 64 bytes: seven members each, and a word with the heap of each. In a table a member is in one of two lines, by its
 //! hash; the emptier one is chosen. When both are full the next table is tried, which is larger: each page of a table costs the program a page fault, and
 //! most programs need the pages of the smallest. When there is no next table the set refuses the member, and the allocation is not sampled. Members are
-//! inserted and removed without locks. Whoever owns an allocation inserts and removes it, so no two threads do so with the same member at a time.
+//! inserted and removed without locks. The owner of an allocation inserts and removes it, so no two threads do so with the same member at a time.
 //!
 //! `report` calls this. The memory is the session's.
 

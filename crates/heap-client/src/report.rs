@@ -116,7 +116,7 @@ pub fn report_free(heap: u32, id: u64) {
     }
 }
 
-/// What heaps of the program's own do when their next allocation is to have a look: nothing. Only the allocator's looks.
+/// Heaps of the program's own ignore that their next allocation is to have a look. Only the allocator's looks.
 fn look_elsewhere() {}
 
 #[inline(always)]
@@ -144,7 +144,7 @@ struct Allocation {
     heap: u8,
     id: u64,
     size: u64,
-    /// What it stands for, if its heap samples for itself.
+    /// The bytes that it stands for, if its heap samples for itself.
     chosen: Option<u64>,
 }
 
@@ -310,7 +310,7 @@ fn take<'a>(inside: &Inside, ring: Ring<'a>, kind: Kind, words: usize) -> Option
 /// The ring is full: looks whether the daemon is alive, once a second, and ends the session if it has read nothing since the last look and is not there.
 fn doubt(inside: &Inside) {
     static LOOKED: AtomicU64 = AtomicU64::new(0);
-    /// What was read at the last look: no position yet.
+    /// The position read at the last look: none yet.
     static READ: AtomicU64 = AtomicU64::new(u64::MAX);
     let now = system::now(libc::CLOCK_MONOTONIC_COARSE);
     let looked = LOOKED.load(Relaxed);

@@ -182,7 +182,7 @@ impl<W: Word> Space<'_, W> {
     }
 }
 
-/// What the reader finds.
+/// The reader's finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// A record of this kind. Its payload is where the caller wanted it.
@@ -191,11 +191,11 @@ pub enum Next {
     Empty,
     /// The next record is not complete yet.
     Incomplete,
-    /// What the client has written makes no sense. There is nothing more to be read.
+    /// The client's writing makes no sense. There is nothing more to read.
     Corrupt,
 }
 
-/// What a reader can make of a word.
+/// A reader's interpretation of a word.
 pub trait PayloadWord {
     /// The word.
     fn of(word: u64) -> Self;

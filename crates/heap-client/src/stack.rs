@@ -15,7 +15,7 @@ use crate::ring::Space;
 use crate::system;
 use crate::thread::Thread;
 
-/// What can be copied from a stack.
+/// The part of a stack that can be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Extent {
     from: u64,
@@ -58,7 +58,7 @@ fn bounds(thread: &Thread) -> (u64, u64) {
 }
 
 /// This thread's stack can be read from here up to its variables. Libc has made both in one piece, which stays until the thread has ended, so later copies
-/// need not ask the kernel. Of the first thread, whose variables are elsewhere, nothing is remembered.
+/// need not ask the kernel. For the first thread, whose variables are elsewhere, nothing is remembered.
 fn remember(thread: &Thread, low: u64, variables: u64) {
     let is_unknown = matches!(bounds(thread), (_, high) if high == 0 || high == variables);
     let number = thread.number.load(Relaxed);

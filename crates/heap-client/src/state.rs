@@ -1,8 +1,8 @@
-//! The memory of a process's session, and who may use it.
+//! The memory of a process's session, and the right to use it.
 //!
 //! Three kinds of memory: the ring, which is mapped for one session; an area for the set of live allocations, which is mapped for the first session and
 //! stays; and the session's settings. [`enter`] lets a thread use them while a session is on. They change only while nobody is inside: in the state
-//! [`STARTING`], or [`tidy`] by whoever finds an ended session empty.
+//! [`STARTING`], or [`tidy`] by the thread that finds an ended session empty.
 //!
 //! The area starts with a word that is zero in a forked child, where the kernel wipes memory for children. So a child that no handler was called for
 //! (bare `clone`) finds out without a system call that the session is not its own. The session of a process that shares its memory with its parent
@@ -54,7 +54,7 @@ static AREA: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 /// The filter of the set of live allocations; null while there is no session.
 static FILTER: AtomicPtr<AtomicU8> = AtomicPtr::new(ptr::null_mut());
 
-/// What a child of this process has in place of the area: whether it is zeroes.
+/// Whether a child of this process has zeroes in place of the area.
 static IS_WIPED: AtomicBool = AtomicBool::new(false);
 
 /// The process whose session it is. Looked at where a child would have a copy of the area.
@@ -62,7 +62,7 @@ static PROCESS: AtomicI32 = AtomicI32::new(0);
 /// The daemon; 0 if it is in another pid namespace.
 static DAEMON: AtomicI32 = AtomicI32::new(0);
 
-/// What only one thread at a time may change.
+/// The state that only one thread at a time may change.
 struct Guarded<T>(UnsafeCell<T>);
 
 // SAFETY: `STATE` says who may use it.
@@ -159,7 +159,7 @@ impl Inside {
         Ring::new(unsafe { slice::from_raw_parts(memory, words) })
     }
 
-    /// What the daemon wants.
+    /// The settings of the session, as the daemon sent them.
     pub(crate) fn settings(&self) -> &Welcome {
         // SAFETY: nobody changes it while somebody is inside.
         unsafe { &*SETTINGS.0.get() }
@@ -209,7 +209,7 @@ pub(crate) fn tidy(before_off: impl Fn()) -> bool {
             wipe();
         }
         STATE.store(if is_empty { OFF } else { ENDED }, SeqCst);
-        // Who left meanwhile saw another state and did nothing.
+        // A thread that left meanwhile saw another state and did nothing.
         if is_empty || USERS.load(SeqCst) != 0 {
             return is_empty;
         }

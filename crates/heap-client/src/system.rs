@@ -154,7 +154,7 @@ pub(crate) fn is_listening(name: &SocketName) -> bool {
     connected == 0 || !matches!(errno(), libc::ECONNREFUSED | libc::ENOENT)
 }
 
-/// Who listens at the other end.
+/// The identity of the listener at the other end.
 pub(crate) fn peer(socket: &Descriptor) -> Option<Peer> {
     let mut peer = libc::ucred {
         pid: 0,
@@ -276,7 +276,7 @@ pub(crate) unsafe fn unmap(memory: *mut AtomicU64, words: usize) {
     unsafe { libc::munmap(memory.cast(), words * 8) };
 }
 
-/// What a child has where its parent has a private mapping.
+/// The memory that a child has in place of its parent's private mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InChildren {
     Zeroes,

@@ -1,4 +1,4 @@
-//! What a client knows of each thread: 64 bytes of zeroes at first, without constructor or destructor, valid until the thread is gone.
+//! A client's knowledge of each thread: 64 bytes of zeroes at first, without constructor or destructor, valid until the thread is gone.
 //!
 //! Where inline assembly can do it, the state is a thread-local variable of the initial-exec kind, which takes two instructions and never allocates.
 //! `thread_local!` would be a call that may allocate in a library. Preloaded libraries and programs may use this kind; libraries that are loaded later

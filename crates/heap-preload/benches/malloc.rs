@@ -1,4 +1,4 @@
-//! What a `malloc` and its `free` cost a program: bare, and with the library preloaded while nobody profiles, while the heap is profiled and the allocation
+//! The cost of a `malloc` and its `free` to a program: bare, and with the library preloaded while nobody profiles, while the heap is profiled and the allocation
 //! is no sample, and when each allocation is one. Prints the least and the median of many batches, in nanoseconds for both calls.
 //!
 //! The program is this binary, which runs itself. `cargo bench -p ferretto-heap-preload`; with `FERRETTO_HEAP_BENCH=LOOPS` it runs so many loops and nothing

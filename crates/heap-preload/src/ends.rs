@@ -1,4 +1,4 @@
-//! What runs when the library is loaded, and when the program ends.
+//! The code that runs when the library is loaded, and when the program ends.
 #![allow(unsafe_code)]
 
 use ferretto_heap_client::{MALLOC, begin_with, finish};

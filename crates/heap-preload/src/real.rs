@@ -73,7 +73,7 @@ mod musl {
     use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
     use core::sync::atomic::{AtomicPtr, AtomicUsize};
 
-    /// Memory for what the lookup allocates.
+    /// Memory for the allocations of the lookup.
     #[repr(align(16))]
     struct Buffer(UnsafeCell<[u8; BUFFER_BYTES]>);
 
@@ -152,7 +152,7 @@ mod musl {
     /// As for libc's `calloc`.
     #[inline]
     pub(crate) unsafe fn calloc(count: usize, size: usize) -> *mut c_void {
-        // Nobody has so much memory, so `malloc` fails as it should.
+        // No machine has so much memory, so `malloc` fails as it should.
         let bytes = count.checked_mul(size).unwrap_or(usize::MAX);
         // SAFETY: as the caller says.
         let memory = unsafe { malloc(bytes) };

@@ -1,4 +1,4 @@
-//! What the daemon pays for a sample, for a dump, and for what is live.
+//! The daemon's cost of a sample, of a dump, and of live allocations.
 //!
 //!     cargo bench -p ferretto-heap --bench collector
 //!

@@ -1,4 +1,4 @@
-//! The books of one heap of one process: which sampled allocations are live, and what each call stack has allocated and freed.
+//! The books of one heap of one process: which sampled allocations are live, and how much each call stack has allocated and freed.
 //!
 //! [`Profile`](crate::profile::Profile) enters records in their order, and [`dump`](crate::dump) writes [what is to be told](Books::tell). An
 //! allocation costs two look-ups, a release one. The maximum costs nothing more: a call stack remembers what it held at the last maximum when it is next
@@ -45,7 +45,7 @@ struct Stack {
     freed: u64,
     allocations: u64,
     frees: u64,
-    /// What it held at the last maximum, unless it was not touched since: then it still holds that.
+    /// Its holdings at the last maximum, if it was touched since. Otherwise it still holds them.
     most: Held,
     /// The clock when it was last touched.
     touched: u64,
@@ -53,7 +53,7 @@ struct Stack {
     told_empty: Option<u64>,
 }
 
-/// What a call stack holds.
+/// The holdings of a call stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
     /// Bytes.
@@ -62,7 +62,7 @@ pub struct Held {
     pub count: u64,
 }
 
-/// What readers are told of a call stack.
+/// The facts that readers get about a call stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Account {
     /// Its number.
@@ -75,7 +75,7 @@ pub struct Account {
     pub allocations: u64,
     /// How many of these were freed.
     pub frees: u64,
-    /// What it held when all stacks together held most.
+    /// Its holdings when all stacks together held most.
     pub most: Held,
 }
 
@@ -174,7 +174,7 @@ impl Books {
         self.held = self.held.saturating_sub(bytes);
     }
 
-    /// What readers are to be told now: of each call stack but those that had freed everything when they were last told of, and have allocated nothing
+    /// The accounts that readers get now: of each call stack but those that had freed everything when they were last told of, and have allocated nothing
     /// since. As upstream, but for the maximum: a stack that held something then is told of as long as it is the maximum, and once more when a later one
     /// finds it empty. Upstream forgets such a stack when it has freed everything, and readers add what it held to later maxima.
     pub fn tell(&mut self, recorded: Recorded) -> Vec<Account> {
@@ -212,7 +212,7 @@ impl Books {
         self.stacks.iter().map(|stack| stack.id)
     }
 
-    /// Those of them of which readers will have to be told.
+    /// The stacks of which readers will have to be told.
     pub(crate) fn unsettled(&self) -> impl Iterator<Item = CallstackId> {
         let unsettled = self.stacks.iter().filter(|stack| !stack.is_settled());
         unsettled.map(|stack| stack.id)

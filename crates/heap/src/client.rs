@@ -42,9 +42,9 @@ pub(crate) struct Client {
     process: OwnedFd,
     /// Until the collector has it.
     pub(crate) met: Option<Met>,
-    /// What its ring has brought.
+    /// The records that its ring has brought.
     pub feed: Feed,
-    /// What dumps say about it.
+    /// The statements of dumps about it.
     pub(crate) about: About,
     /// Differs for any two programs that the process runs, unless the kernel loads all programs at the same addresses.
     program: Option<Vec<u8>>,
@@ -52,7 +52,7 @@ pub(crate) struct Client {
     pub(crate) edition: Edition,
 }
 
-/// What dumps say about a client, besides what came from it.
+/// The statements of dumps about a client, besides its records.
 #[derive(Clone, Copy, Debug)]
 pub struct About {
     /// The process.
@@ -134,7 +134,7 @@ impl Client {
 }
 
 impl About {
-    /// What a dump of one of its heaps says. Dumps cover the time from where the last one ended.
+    /// The header of a dump of one of its heaps. Dumps cover the time from where the last one ended.
     pub fn header(&self, told: &Told, heap: &Heap, until: u64) -> Header {
         let start = heap.told_until.unwrap_or(self.arrived.0);
         Header {

@@ -89,7 +89,7 @@ pub struct Who {
     pub edition: Edition,
 }
 
-/// What came of a try to enter a record.
+/// The result of a try to enter a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entered {
     /// It is in the books.
@@ -244,7 +244,7 @@ impl Collector {
         self.interning.callstack(&[frame])
     }
 
-    /// What the heaps of a client hold now. `header` makes what else is said of one, with the end of the time that it covers.
+    /// The present holdings of a client's heaps. `header` makes the rest of each dump, with the end of the time that the dump covers.
     pub fn dumps(&self, feed: &mut Feed, header: impl Fn(&Told, &Heap, u64) -> Header) -> Vec<Dump> {
         if self.recorded == Recorded::Stream {
             return Vec::new();
@@ -263,7 +263,7 @@ impl Collector {
         dumps.collect()
     }
 
-    /// What readers were told of these clients may have been lost: the next dumps tell all of it again.
+    /// The accounts of these clients may have been lost on the way to readers: the next dumps tell all of it again.
     pub(crate) fn tell_again<'a>(&self, feeds: impl Iterator<Item = &'a mut Feed>) {
         for feed in feeds {
             feed.profile

@@ -28,11 +28,11 @@ pub struct HeapConfig {
     pub ages: Ages,
     /// A process that ran before must have at least so much anonymous memory, in memory and swapped out, in KiB.
     pub least_anonymous_kb: u64,
-    /// What clients are told.
+    /// The offer to clients.
     pub welcome: Welcome,
     /// Words of each client's ring.
     pub ring_words: usize,
-    /// What goes into the trace.
+    /// The contents of the trace.
     pub recorded: Recorded,
     /// Dumps before the last one.
     pub continuous: Option<Continuous>,
@@ -49,18 +49,18 @@ pub struct HeapConfig {
 pub enum Ages {
     /// All of them.
     Any,
-    /// Those that begin after the profile has.
+    /// Programs that begin after the profile.
     New,
-    /// Those that ran before.
+    /// Programs that ran before.
     Running,
 }
 
-/// What goes into the trace.
+/// The contents of the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recorded {
-    /// What each call stack has allocated and freed so far.
+    /// The allocations and releases of each call stack so far.
     Totals,
-    /// What each call stack held when all together held most.
+    /// The holdings of each call stack when all together held most.
     Maximum,
     /// Each sampled allocation, and each release of one, without its stack.
     Stream,

@@ -31,7 +31,7 @@ const ACCOUNTS: usize = 4096;
 #[derive(Debug)]
 pub struct Output {
     recorded: Recorded,
-    /// Of the next packet.
+    /// The index of the next packet.
     index: u64,
     /// The sink's losses when interned data was begun.
     losses: u64,
@@ -53,7 +53,7 @@ pub struct Dump {
     written: usize,
 }
 
-/// What a dump says but for call stacks. The fields are those of upstream's `ProcessHeapSamples`.
+/// The statements of a dump but for call stacks. The fields are those of upstream's `ProcessHeapSamples`.
 #[derive(Clone, Debug)]
 pub struct Header {
     pub(crate) pid: i32,
@@ -68,7 +68,7 @@ pub struct Header {
     pub(crate) heap_name: String,
     pub(crate) interval: u64,
     pub(crate) first_interval: u64,
-    /// What the dump covers, on `CLOCK_MONOTONIC_COARSE`, in nanoseconds.
+    /// The time that the dump covers, on `CLOCK_MONOTONIC_COARSE`, in nanoseconds.
     pub(crate) covers: std::ops::Range<u64>,
     pub(crate) stats: Stats,
     /// How long the client has waited for space.
@@ -138,7 +138,7 @@ impl Output {
             data.build_ids(empty).mapping_paths(empty).function_names(empty);
         });
         sink.write_packet(self.packet.as_slice());
-        // What follows a lost packet in a row is lost, too, and does not count as another loss.
+        // Packets that follow a lost one in a row are lost, too, and do not count as another loss.
         self.has_begun = !sink.is_losing();
     }
 

@@ -1,4 +1,4 @@
-//! What comes from a client: its ring, and the profile that is made of it.
+//! The data from a client: its ring, and the profile that is made of it.
 //!
 //! [`Collector`](crate::collector::Collector) takes one record after the other. Everything in the ring is the client's word: each record is copied into
 //! private memory first, and judged there. A ring that makes no sense is read no further.
@@ -23,7 +23,7 @@ pub struct Feed {
     memory: RingMemory,
     reader: Reader,
     payload: Vec<Word>,
-    /// What was made of the records.
+    /// The result of the records.
     pub profile: Profile,
     /// Nothing is read from here on.
     end: Option<u64>,
@@ -51,7 +51,7 @@ const MUCH: u64 = 32;
 #[derive(Clone, Copy, Debug)]
 pub struct Told {
     pub(crate) stats: Stats,
-    /// What the client says that it has lost, and what was lost here.
+    /// The losses that the client reports, and the losses here.
     pub losses: Losses,
     /// How long the client says that it has waited for space.
     pub(crate) waited: Duration,
@@ -63,7 +63,7 @@ pub struct Told {
     pub is_corrupt: bool,
 }
 
-/// What the next record is.
+/// The kind of the next record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fetched {
     /// A record, whose payload is in [`Feed::payload`].
@@ -106,7 +106,7 @@ impl Feed {
         self.is_corrupt = true;
     }
 
-    /// What is written later than now is not read any more.
+    /// Records that are written later than now are not read any more.
     pub(crate) fn end_here(&mut self) {
         if self.end.is_none()
             && let Some(ring) = self.memory.ring()
@@ -134,7 +134,7 @@ impl Feed {
         let Some(ring) = self.memory.ring() else {
             return Fetched::End;
         };
-        // Positions never wrap. What is beyond the ring's size is corrupt, which the reader says.
+        // Positions never wrap. A position beyond the ring's size is corrupt, which the reader says.
         let is_over = self.end.is_some_and(|end| self.reader.position() >= end);
         if self.is_corrupt || is_over {
             return Fetched::End;

@@ -66,7 +66,7 @@ pub(crate) fn serve(
     let from_startup = hello.reason != Reason::Signal;
     let met = Met::open(pid).map_err(failed);
     if !process.is_there() {
-        // What was opened may be of another one.
+        // The opened file may be another process's.
         return Ok(());
     }
     let process = process.into_descriptor();
@@ -94,7 +94,7 @@ fn receive(stream: &mut Stream) -> Option<Hello> {
     }
 }
 
-/// The answer is shorter than what any socket holds, so this does not wait.
+/// The answer fits into any socket's buffer, so this does not wait.
 fn send(stream: &Stream, welcome: &Welcome, file: OwnedFd) -> io::Result<()> {
     let mut bytes = [0; Welcome::MOST_BYTES];
     let length = welcome.encode(&mut bytes);

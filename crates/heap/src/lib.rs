@@ -2,7 +2,7 @@
 //!
 //! Programs carry a client, `ferretto-heap-client`, which samples their allocations. It connects to the daemon when the program starts, or when the daemon
 //! asks it to. Then it writes each sample with registers and a copy of the stack into a ring in shared memory. The daemon unwinds samples and keeps the books
-//! of who holds how much.
+//! of the holdings of each process.
 //!
 //! | module | has |
 //! |---|---|
@@ -16,7 +16,7 @@
 //! | `source`, `producer`, `pidfd` | the data source, the producer of the daemon, and system calls about processes |
 //!
 //! Guarantees that no client holds up another one or the daemon, that whatever a client writes costs nothing but its own profile, and that memory is bounded
-//! for each client and for all together. What is missing in a profile is counted, and the trace says so.
+//! for each client and for all together. The losses of a profile are counted, and the trace says so.
 #![deny(unsafe_code)]
 
 pub mod books;

@@ -1,4 +1,4 @@
-//! Where clients connect: one socket for the whole daemon.
+//! The place where clients connect: one socket for the whole daemon.
 //!
 //! [`ClientSocket::serve`] starts a thread that accepts connections. Each `handshake` has a thread of its own, because reading a client's command line can
 //! block for as long as the client likes. There are `MOST_HANDSHAKES` at a time, and `MOST_OF_USER` of them are of one user; others wait, for as long as clients
@@ -26,7 +26,7 @@ use crate::warnings::Warnings;
 /// Handshakes at a time.
 const MOST_HANDSHAKES: usize = 256;
 
-/// Those of one user.
+/// The most clients of one user.
 const MOST_OF_USER: usize = 16;
 
 /// Connections that wait for their handshake, and those of one user.

@@ -52,7 +52,7 @@ fn ask_one(pid: i32, config: &HeapConfig, sessions: &Sessions, rejected: &mut Ve
     let Ok(open) = pidfd_open(process, PidfdFlags::empty()) else {
         return;
     };
-    // Those of other users cannot be read, unless this is root.
+    // Other users' files cannot be read, unless this is root.
     if !is_marked(pid) || !config.targets.include(pid, || cmdline_of(pid)) {
         return;
     }

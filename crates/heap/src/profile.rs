@@ -1,7 +1,7 @@
-//! What is known of one process: its heaps with their books, and how the profiling went.
+//! The state of one process: its heaps with their books, and how the profiling went.
 //!
 //! [`Collector`](crate::collector::Collector) enters each record here. Memory is bounded: there are [`MOST_HEAPS`] heaps, and as many live
-//! allocations as the caller has room for. What has no room is counted.
+//! allocations as the caller has room for. The rest is counted.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -34,7 +34,7 @@ pub struct Heap {
     pub first_interval: u64,
     /// Its allocations.
     pub books: Books,
-    /// The end of what the last dump covered.
+    /// The end of the time that the last dump covered.
     pub(crate) told_until: Option<u64>,
 }
 
@@ -58,7 +58,7 @@ impl Stats {
     }
 }
 
-/// What is missing in the books.
+/// The gaps in the books.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
     /// Samples that found no space in the ring.

@@ -1,4 +1,4 @@
-//! Who is profiled for whom.
+//! The processes that each session profiles.
 //!
 //! Instances open their sessions here. A process that connects is claimed by the first session that means it, and
 //! belongs to this session until its `Claim` is dropped; the others are told that they were too late. A claim also takes `room`, of which there is so
@@ -84,7 +84,7 @@ impl std::fmt::Debug for Applicant<'_> {
     }
 }
 
-/// What an instance's thread is told.
+/// A message to an instance's thread.
 #[derive(Debug)]
 pub(crate) enum News {
     /// A process is profiled from now on.

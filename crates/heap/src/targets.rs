@@ -15,9 +15,9 @@ pub struct Targets {
     pub all: bool,
     /// These.
     pub pids: BTreeSet<i32>,
-    /// Those with these names.
+    /// Programs with these names.
     pub names: BTreeSet<Vec<u8>>,
-    /// Those whose command lines match these.
+    /// Programs whose command lines match these.
     pub patterns: Vec<String>,
 }
 

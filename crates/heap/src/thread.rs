@@ -45,7 +45,7 @@ const CHECK_PERIOD: Duration = Duration::from_secs(1);
 /// How long what a client had begun to write when the session ended is waited for.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// What a process has left is unwound for so long, if its successor waits.
+/// The remaining records of a process are unwound for so long, if its successor waits.
 const SUCCESSION: Duration = Duration::from_secs(2);
 
 /// Dumps that wait before clients are read on.
@@ -84,11 +84,11 @@ enum More {
     Never,
 }
 
-/// What the thread works on.
+/// The thread's clients, and the means to profile them.
 struct Work {
     collector: Collector,
     clients: BTreeMap<Token, Client>,
-    /// Of the last client.
+    /// The token of the last client.
     token: u64,
     dumps: VecDeque<Dump>,
     /// Packets of dumps were lost.
@@ -454,7 +454,7 @@ impl Work {
         self.clients = clients;
     }
 
-    /// Dumps clients that would run out of room for new call stacks otherwise. What they free then is forgotten at a later look.
+    /// Dumps clients that would run out of room for new call stacks otherwise. Stacks that they free then are forgotten at a later look.
     fn dump_those_that_need_room(&mut self) {
         let mut clients = std::mem::take(&mut self.clients);
         for client in clients.values_mut() {
@@ -474,7 +474,7 @@ impl Work {
     fn write_some(&mut self, dump: &mut Dump) -> Step {
         let before = self.writer.losses();
         let step = self.collector.write(dump, &mut self.writer);
-        // What follows a lost packet in a row is lost, too, and does not count as another loss.
+        // Packets that follow a lost one in a row are lost, too, and do not count as another loss.
         self.has_lost |= self.writer.losses() != before || self.writer.is_losing();
         step
     }
@@ -494,7 +494,7 @@ impl Work {
         self.heed_losses();
     }
 
-    /// What is looked at from time to time.
+    /// Does the checks that are due from time to time.
     fn check(&mut self) {
         self.collector.distrust_mappings();
         for client in self.clients.values_mut() {

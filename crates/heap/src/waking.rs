@@ -52,7 +52,7 @@ mod tests {
     /// Between two looks, as [`thread`](crate::thread) reads.
     const READ_AT_ONCE: u32 = 16;
 
-    /// What threads and the daemon did.
+    /// The steps of threads and the daemon.
     #[derive(Debug, Default)]
     struct Work {
         records: u64,
@@ -76,7 +76,7 @@ mod tests {
         };
         let (mut reader, mut waking) = (Reader::new(), Waking::default());
         let mut payload: Vec<u64> = Vec::new();
-        // What each thread still has to write.
+        // The records that each thread still has to write.
         let mut awake: VecDeque<u64> = (0..THREADS).map(|_| RECORDS_OF_THREAD).collect();
         let mut asleep: VecDeque<u64> = VecDeque::new();
         let mut work = Work::default();
@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(waking.due(ring), None);
         ring.header(header::READ).store(words / 2, Relaxed);
         assert_eq!(waking.due(ring), Some(100));
-        // Those did not need it: others may.
+        // These did not need it: others may.
         assert_eq!(waking.due(ring), Some(FEWEST));
     }
 }

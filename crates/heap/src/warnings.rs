@@ -42,7 +42,7 @@ impl Warnings {
         self.about(About::ClientsOf(user), line);
     }
 
-    /// Writes a line about what keeps the daemon from taking clients, if there may be one more.
+    /// Writes a line about the obstacle to taking clients, if there may be one more.
     pub(crate) fn about_daemon(&self, line: &str) {
         self.about(About::Daemon, line);
     }
@@ -56,7 +56,7 @@ impl Warnings {
     }
 }
 
-/// What a line is about.
+/// The subject of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum About {
     /// Clients of this user.
@@ -73,7 +73,7 @@ impl std::fmt::Display for About {
     }
 }
 
-/// What was written of late.
+/// The recent lines.
 struct Limits {
     all: Lines,
     each: LruMap<About, Lines>,

@@ -10,7 +10,7 @@ use ferretto_wire::Writer;
 /// Tags and lengths around a slice, at most.
 const OVERHEAD: usize = 16;
 
-/// What is left of a batch. A batch is larger than its limit only if it has one larger packet.
+/// The rest of a batch, which has not been handed out yet. A batch is larger than its limit only if it has one larger packet.
 #[derive(Debug, Default)]
 pub(crate) struct Payloads {
     ready: VecDeque<Vec<u8>>,

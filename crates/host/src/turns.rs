@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_crowd_of_which_one_was_served_just_now_waits_for_others_if_there_is_time_for_one_only() {
-        // Which has nothing more to say.
+        // It has nothing more to say.
         let served = connection(500, 1, 10, 6);
         for (uid, pid) in [(1, 20), (2, 20)] {
             let crowd = (0..100).map(|token| connection(token, 1, 10, 1));

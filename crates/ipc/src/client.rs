@@ -358,7 +358,7 @@ impl ClientConnection {
     }
 
     /// Asks another host the same, over a new connection. Only while none [has answered](Self::is_answered): calls wait until then, so nothing is
-    /// lost. What [`set_peer_identity`](Self::set_peer_identity) declared is to be declared again.
+    /// lost. The identity that [`set_peer_identity`](Self::set_peer_identity) declared is to be declared again.
     pub fn begin_again(&mut self) {
         debug_assert!(!self.is_answered(), "calls may have been sent");
         self.outgoing.clear();

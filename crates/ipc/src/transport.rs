@@ -245,7 +245,7 @@ pub struct Stream {
     fd: OwnedFd,
     kind: Kind,
     state: State,
-    /// Of a connection over TCP that this end has begun.
+    /// Set for a connection over TCP that this end has begun.
     attempts: Option<Box<Attempts>>,
 }
 
@@ -498,7 +498,7 @@ impl Stream {
         }
     }
 
-    /// Tells the peer that no more will come. What it sends can still be read.
+    /// Tells the peer that no more will come. Its data can still be read.
     pub fn end_output(&mut self) {
         // It fails if the connection has ended already.
         let _ = rustix::net::shutdown(&self.fd, Shutdown::Write);

@@ -1,4 +1,4 @@
-//! What it costs to copy 4 KB, by the distance between destination and source within their pages: `bench/copy-distance`.
+//! The cost of copying 4 KB, by the distance between destination and source within their pages: `bench/copy-distance`.
 //!
 //! Some processors copy slowly when the destination lies a few bytes further into its page than the source. This prints a line
 //! for each distance, with the CPU time of a copy in ns, the least of many batches:
@@ -22,7 +22,7 @@ use ferretto_wire::bulk::{self, PageAligned};
 use rustix::fs::MemfdFlags;
 use rustix::time::{ClockId, clock_gettime};
 
-/// What a copy moves.
+/// The number of bytes that a copy moves.
 const PAGE: usize = 4096;
 /// Copies between two looks at the clock; each has a page of its own, as the reader's batches have.
 const PAGES: usize = 32;

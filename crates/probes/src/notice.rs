@@ -13,9 +13,9 @@ pub(crate) enum Notice {
     PeriodRaised {
         /// The field of the config.
         field: &'static str,
-        /// What the config says, in milliseconds.
+        /// The config's value, in milliseconds.
         asked_ms: u32,
-        /// What is used instead, in milliseconds.
+        /// The value in its place, in milliseconds.
         used_ms: u32,
     },
     /// A file of the kernel cannot be read, so its content is not recorded.

@@ -1,6 +1,6 @@
 //! From a config to the structures that `perf_event_open` takes.
 //!
-//! [`cpu`](crate::cpu) and [`threads`](crate::threads) open what this describes. The choice of what samples hold decides how [`record`](crate::record) reads them.
+//! [`cpu`](crate::cpu) and [`threads`](crate::threads) open the events that this describes. The choice of the samples' contents decides how [`record`](crate::record) reads them.
 
 use ferretto_unwind::Arch;
 use perf_event_open_sys::bindings as sys;
@@ -24,15 +24,15 @@ pub(crate) enum LossReports {
 pub(crate) struct Group {
     pub(crate) leader: Attributes,
     pub(crate) followers: Vec<Attributes>,
-    /// What its samples hold; `None` if there are none.
+    /// The contents of its samples; `None` if there are none.
     pub(crate) samples: Option<SampleLayout>,
 }
 
 impl Group {
-    /// What the config asks for. A ring wakes its reader when `wakeup_bytes` of it are full.
+    /// The config's sampling. A ring wakes its reader when `wakeup_bytes` of it are full.
     pub(crate) fn of(config: &PerfConfig, losses: LossReports, wakeup_bytes: u32) -> Group {
         let mut leader = counting(&config.leader);
-        // Those that it leads count when it does.
+        // Its followers count when it does.
         leader.set_disabled(1);
         let mut samples = match &config.mode {
             Mode::Polling(_) => {
@@ -150,7 +150,7 @@ fn sample(
     layout
 }
 
-/// The clock of what the kernel writes into a ring, and when it wakes the reader. Events that share a ring have the same.
+/// The clock of the kernel's records in a ring, and when the kernel wakes the reader. Events that share a ring have the same.
 fn fill_ring(event: &mut Attributes, sampling: &Sampling, wakeup_bytes: u32) {
     event.clockid = match sampling.clock {
         Clock::Realtime => libc::CLOCK_REALTIME,

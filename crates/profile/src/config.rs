@@ -1,4 +1,4 @@
-//! `PerfEventConfig`, read: what is sampled, how often, and what of it is kept.
+//! `PerfEventConfig`, read: the event to sample, how often, and the samples to keep.
 //!
 //! `PerfConfig::of` takes the config of an instance, current or of the form before `callstack_sampling`, fills in upstream's defaults and refuses what
 //! cannot be carried out. It does no I/O but for the numbers of events that an `EventNumbers` looks up.
@@ -48,7 +48,7 @@ const MOST_IN_SCOPE: usize = 10_000;
 pub(crate) struct PerfConfig {
     /// The event that decides when a sample is taken.
     pub leader: Event,
-    /// What is counted beside it.
+    /// The events counted beside it.
     pub followers: Vec<Event>,
     /// How the counters are read.
     pub mode: Mode,
@@ -58,7 +58,7 @@ pub(crate) struct PerfConfig {
     pub cpus: BTreeSet<u32>,
     /// The beginnings of the ids of ARM CPUs, as `cpus` makes them. CPUs with another id are left out, unless it is empty.
     pub cpu_ids: Vec<String>,
-    /// What happens if an event cannot be opened on a CPU.
+    /// The consequence if an event cannot be opened on a CPU.
     pub on_open_failure: OnOpenFailure,
 }
 
@@ -105,7 +105,7 @@ impl Sampling {
         let wanted = match self.interval {
             _ if !copies_stacks => 0,
             Interval::Frequency(frequency) => frequency.saturating_mul(PAGES_OF_STACK) / 10,
-            // Nobody knows how often that is, and it often comes in bursts.
+            // The rate is unknown, and the event often comes in bursts.
             Interval::Period(_) => PAGES_FOR_BURSTS,
         };
         let most = MOST_DEFAULT_PAGES / (cpus as u64).max(1);
@@ -138,7 +138,7 @@ pub(crate) struct Sampling {
     pub most_queued: Option<u64>,
     /// The data source stops when the daemon's anonymous memory and swap are larger, in KiB.
     pub most_daemon_memory_kb: Option<u64>,
-    /// What is known about processes is forgotten this often.
+    /// Facts about processes are forgotten this often.
     pub clear_period: Duration,
 }
 
@@ -200,11 +200,11 @@ impl UserFrames {
 pub struct Scope {
     /// These.
     pub pids: BTreeSet<i32>,
-    /// Those whose command line matches.
+    /// Processes whose command line matches.
     pub cmdlines: Vec<String>,
     /// But not these.
     pub excluded_pids: BTreeSet<i32>,
-    /// Nor those whose command line matches.
+    /// Processes with these command lines are not sampled either.
     pub excluded_cmdlines: Vec<String>,
     /// That many more command lines, in the order in which they are seen.
     pub additional_cmdlines: u32,
@@ -239,7 +239,7 @@ impl PerfConfig {
     /// Reads a config. `shard` is the choice of the session, if the config asks for shards.
     ///
     /// # Errors
-    /// What of it cannot be carried out, and what to write instead.
+    /// With the part that cannot be carried out, and a replacement.
     pub(crate) fn of(
         config: &PerfEventConfig,
         shard: Option<Shard>,

@@ -31,7 +31,7 @@ pub(crate) struct CpuEvents {
     loss_word: Option<usize>,
     /// Of the ring.
     pub(crate) losses: Losses,
-    /// What was counted before the counts in samples: by the events in whose place these came, and by earlier samples where each says only what came since.
+    /// The counts that precede those in samples: of replaced events, and of earlier samples where each sample has only the difference.
     pub(crate) counted: u64,
 }
 
@@ -268,7 +268,7 @@ impl CpuEvents {
     /// The counts so far, the leader's first, if counters are polled.
     ///
     /// # Errors
-    /// Those of the kernel.
+    /// The errors of the kernel.
     pub(crate) fn read_counts(&self, counts: &mut Vec<u64>) -> io::Result<()> {
         self.holder.read_words(counts)?;
         // The number of counts comes before them.

@@ -22,7 +22,7 @@ pub(crate) fn online(sysfs: &Path) -> Result<Vec<u32>, String> {
         .ok_or_else(|| format!("{}: {:?} is no list of CPUs", path.display(), list.trim()))
 }
 
-/// Those of these CPUs that the config names.
+/// The CPUs among these that the config names.
 pub(crate) fn chosen(config: &PerfConfig, online: &[u32], sysfs: &Path) -> Vec<u32> {
     let is_named = |cpu: &u32| config.cpus.is_empty() || config.cpus.contains(cpu);
     let has_id = |cpu: &u32| {

@@ -1,4 +1,4 @@
-//! What is counted: one event of a config, as the config names it and as `perf_event_open` takes it.
+//! The subject of counts: one event of a config, as the config names it and as `perf_event_open` takes it.
 //!
 //! [`config`](crate::config) makes these. The names of tracepoints and of dynamic PMUs are numbers of the running kernel, so an [`EventNumbers`] looks them up;
 //! tests have one of their own. Names and numbers are those of upstream's `perf_events.proto` and of the kernel's `uapi/linux/perf_event.h`.
@@ -10,7 +10,7 @@ use ferretto_probes::ftrace::tracefs::{EventName, Tracefs};
 use ferretto_proto::messages::perf_events::{Counter, EventModifier, RawEvent, Tracepoint};
 use perf_event_open_sys::bindings as sys;
 
-/// What the kernel counts.
+/// The kernel's counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Event {
     /// The name that readers of the trace will show, if the config has one.
@@ -21,7 +21,7 @@ pub(crate) struct Event {
     pub attr_type: u32,
     /// `perf_event_attr.config`, `config1` and `config2`.
     pub attr_config: [u64; 3],
-    /// Where it is counted.
+    /// The place where it is counted.
     pub scope: CountingScope,
 }
 
@@ -41,7 +41,7 @@ pub(crate) enum Kind {
     Raw,
 }
 
-/// Where an event is counted.
+/// The place where an event is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CountingScope {
     /// Not in user space.
@@ -249,7 +249,7 @@ impl Event {
     }
 }
 
-/// `perf_event_attr.type` and `config`; `None` for what is no counter.
+/// `perf_event_attr.type` and `config`; `None` for an event that is no counter.
 fn attr_of(counter: Counter) -> Option<(u32, u64)> {
     let hardware = |config: u32| Some((sys::PERF_TYPE_HARDWARE, u64::from(config)));
     let software = |config: u32| Some((sys::PERF_TYPE_SOFTWARE, u64::from(config)));

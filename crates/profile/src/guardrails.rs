@@ -1,4 +1,4 @@
-//! What the daemon itself needs, for configs that limit it.
+//! The daemon's own use of memory and CPU, for configs that limit it.
 //!
 //! The threads of instances look from time to time.
 

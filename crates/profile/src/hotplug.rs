@@ -35,7 +35,7 @@ pub(crate) struct Hotplug {
     tries_left: u32,
 }
 
-/// What a look has changed.
+/// The changes of a look.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Changes {
     gone: Vec<u32>,

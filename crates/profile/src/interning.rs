@@ -1,7 +1,7 @@
-//! Numbers for what samples refer to: strings, mappings, frames and call stacks, each written once for a sequence.
+//! Numbers for the objects that samples refer to: strings, mappings, frames and call stacks, each written once for a sequence.
 //!
-//! `Output` and the dumps of heap profiles ask for the numbers of call stacks. What readers do not know yet is
-//! [pending](Interning::take_pending), and goes out before or with what refers to it. Numbers begin at 1, as everywhere in interned data; 0 is the empty
+//! `Output` and the dumps of heap profiles ask for the numbers of call stacks. An entry that readers do not know yet is
+//! [pending](Interning::take_pending), and goes out before or with the packet that refers to it. Numbers begin at 1, as everywhere in interned data; 0 is the empty
 //! string. No number is given twice.
 //!
 //! Memory is bounded by [`Limits`]. CPU profiles start anew when [the limits are reached](Interning::is_full). The books of heap
@@ -70,21 +70,21 @@ pub struct CallstackId(pub u64);
 pub struct Mapping<'a> {
     /// The build id's bytes; empty if the file has none.
     pub build_id: &'a [u8],
-    /// Where in the file the mapping begins.
+    /// The place in the file where the mapping begins.
     pub exact_offset: u64,
-    /// Where in the file the ELF image begins.
+    /// The place in the file where the ELF image begins.
     pub start_offset: u64,
     /// First address.
     pub start: u64,
     /// The address after the last.
     pub end: u64,
-    /// What is added to an offset in the image to get a virtual address of the ELF file.
+    /// The number to add to an offset in the image to get a virtual address of the ELF file.
     pub load_bias: u64,
     /// A path, or a name like `kernel` or `[vdso]`.
     pub path: &'a [u8],
 }
 
-/// What a string is used for. Each use has a table of its own for readers.
+/// The use of a string. Each use has a table of its own for readers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
     BuildId,
@@ -98,7 +98,7 @@ const USES: [Use; 3] = [Use::BuildId, Use::Path, Use::FunctionName];
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Edition(pub u32);
 
-/// Bit of what stands for an [`Edition`] behind the frames of a call stack.
+/// Bit of the number that stands for an [`Edition`] behind the frames of a call stack.
 const EDITION: u64 = 1 << 63;
 
 /// See the [module](self).
@@ -119,7 +119,7 @@ pub struct Interning {
     key: Vec<FrameId>,
 }
 
-/// What everything counts as that has no room.
+/// The entry for everything that has no room.
 #[derive(Clone, Copy, Debug)]
 struct Overflow {
     mapping: MappingId,
@@ -136,7 +136,7 @@ pub enum Growth {
     Refused,
 }
 
-/// The numbers of what a mapping consists of.
+/// The numbers of a mapping's parts.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct MappingKey {
     build_id: u64,
@@ -144,7 +144,7 @@ struct MappingKey {
     path: Box<[u64]>,
 }
 
-/// The numbers of what a frame consists of.
+/// The numbers of a frame's parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct FrameKey {
     mapping: MappingId,
@@ -212,7 +212,7 @@ impl Interning {
 
     /// Bytes of all that is known, roughly.
     pub fn memory_bytes(&self) -> usize {
-        /// An entry twice, with its number, and what an allocation takes.
+        /// An entry twice, with its number, and the overhead of an allocation.
         const PER_ENTRY: usize = 80;
         let strings: usize = self.strings.iter().map(Table::len).sum();
         let entries = strings + self.mappings.len() + self.frames.len() + self.callstacks.len();
@@ -240,7 +240,7 @@ impl Interning {
         self.take_some_pending(usize::MAX)
     }
 
-    /// The same, but ends after so many bytes, and the one entry that exceeds them. The rest stays pending. What an entry refers to comes before it.
+    /// The same, but ends after so many bytes, and the one entry that exceeds them. The rest stays pending. The entries to which another refers come before it.
     pub fn take_some_pending(&mut self, bytes: usize) -> Writer {
         let mut writer = Writer::new();
         for usage in USES {
@@ -307,7 +307,7 @@ impl Interning {
         self.callstacks.forget_told();
     }
 
-    /// Forgets call stacks that are not used, and what only they refer to. Numbers of frames and mappings that are kept elsewhere are void.
+    /// Forgets call stacks that are not used, and the entries to which only these refer. Numbers of frames and mappings that are kept elsewhere are void.
     pub fn retain(&mut self, mut is_used: impl FnMut(CallstackId) -> bool) {
         let overflow = self.overflow();
         self.callstacks.retain(|id, _| {
@@ -337,7 +337,7 @@ impl Interning {
         }
     }
 
-    /// What new entries count as now; `None` while they have room.
+    /// The entry that new ones count as now; `None` while they have room.
     fn no_room(&self) -> Option<Overflow> {
         let overflow = self.overflow?;
         (self.growth == Growth::Refused || self.is_full()).then_some(overflow)

@@ -1,7 +1,7 @@
 //! Frames and names that a profile does not show.
 //!
 //! [`Stacks`](crate::stacks::Stacks) asks about each frame when it gets its number. A CPU profile leaves out nothing. A heap profile begins where the
-//! program asks for memory, so the frames of what the profiler itself has put into the program are left out, as upstream leaves out its own library.
+//! program asks for memory, so the frames of the profiler's own library in the program are left out, as upstream leaves out its own library.
 
 /// See the [module](self).
 #[derive(Clone, Debug, Default)]

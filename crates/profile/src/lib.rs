@@ -12,7 +12,7 @@
 //! | `stacks`, `names`, `left_out` | from a sample to frames |
 //! | `interning`, `output` | from frames to packets |
 //! | `profiler`, `queue`, `thread`, `hotplug` | when what is read |
-//! | `paranoia` | what the kernel asks of those who sample |
+//! | `paranoia` | the kernel's demands on programs that sample |
 //! | `guardrails` | what the daemon itself needs |
 //! | `source`, `producer` | the data source, and the producer of the daemon |
 //!

@@ -1,7 +1,7 @@
 //! Packets of one instance: its sequence in the trace.
 //!
 //! `Profiler` hands over samples; this encodes them as upstream's `traced_perf` does, so that readers take them for its own.
-//! Whatever later packets rely on is written first: the defaults (what is counted, on which clock), and interned data with the first sample that
+//! The base of later packets is written first: the defaults (the counted event, the clock), and interned data with the first sample that
 //! refers to it. After a loss, when the service asks for it, and when the tables are full, all of that is repeated.
 //!
 //! Packets are in the order in which rings are read, one CPU after the other, and not in that of time. Readers, upstream's trace processor among them,
@@ -90,7 +90,7 @@ impl Output {
                 data.build_ids(empty).mapping_paths(empty).function_names(empty);
             });
         sink.write_packet(self.packet.as_slice());
-        // What follows a lost packet in a row is lost, too, and does not count as another loss.
+        // Packets that follow a lost one in a row are lost, too, and do not count as another loss.
         self.has_begun = !sink.is_losing();
         true
     }

@@ -1,4 +1,4 @@
-//! What the kernel asks of those who sample, as `/proc/sys/kernel/perf_event_paranoid` sets it.
+//! The kernel's demands on programs that sample, as `/proc/sys/kernel/perf_event_paranoid` sets it.
 //!
 //! `cpu` says it to those whom the kernel has refused, the daemon keeps its rights by it, and the doctor foretells it.
 
@@ -34,7 +34,7 @@ impl Paranoia {
         self.0 <= 0
     }
 
-    /// What somebody can do whom the kernel does not let sample.
+    /// Advice for a user whom the kernel does not let sample.
     pub(crate) fn advice(self) -> String {
         let Paranoia(level) = self;
         match self.may_want_an_administrator() {

@@ -26,7 +26,7 @@ const MOST_WORDS: usize = 128;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Whose {
     EveryThread,
-    /// This thread's, and if the attributes say so those of what it starts.
+    /// Those of this thread, and if the attributes say so those of the threads and processes that it starts.
     Thread(i32),
     /// Those of this process's first thread.
     Own,
@@ -53,7 +53,7 @@ impl PerfEvent {
     /// Opens an event for those threads when they run on `cpu`; with a leader it counts whenever the leader does.
     ///
     /// # Errors
-    /// Those of `perf_event_open(2)`.
+    /// The errors of `perf_event_open(2)`.
     pub(crate) fn open(
         attributes: &Attributes,
         whose: Whose,
@@ -70,7 +70,7 @@ impl PerfEvent {
         let flags = libc::c_ulong::from(sys::PERF_FLAG_FD_CLOEXEC);
         // The kernel may write to it, if it expects another size.
         let mut attributes = *attributes;
-        // SAFETY: `attributes` is a whole structure, which outlives the call. What it asks for has no effect on this process's memory.
+        // SAFETY: `attributes` is a whole structure, which outlives the call. The requested event has no effect on this process's memory.
         let descriptor = unsafe { perf::perf_event_open(&mut attributes, thread, cpu, leader, flags) };
         if descriptor < 0 {
             return Err(io::Error::last_os_error());
@@ -94,7 +94,7 @@ impl PerfEvent {
     /// Has the kernel write what this event gives into the ring of `holder`, which is on the same CPU.
     ///
     /// # Errors
-    /// Those of the ioctl.
+    /// The errors of the ioctl.
     pub(crate) fn write_into_ring_of(&self, holder: &PerfEvent) -> io::Result<()> {
         // SAFETY: the argument is a descriptor, which stays open during the call.
         checked(unsafe { perf::ioctls::SET_OUTPUT(self.0.as_raw_fd(), holder.0.as_raw_fd()) })
@@ -103,7 +103,7 @@ impl PerfEvent {
     /// Counts from now on, and so do those that it leads.
     ///
     /// # Errors
-    /// Those of the ioctl.
+    /// The errors of the ioctl.
     pub(crate) fn enable(&self) -> io::Result<()> {
         // SAFETY: without flags the call takes no argument.
         checked(unsafe { perf::ioctls::ENABLE(self.0.as_raw_fd(), 0) })
@@ -112,7 +112,7 @@ impl PerfEvent {
     /// Counts no longer.
     ///
     /// # Errors
-    /// Those of the ioctl.
+    /// The errors of the ioctl.
     pub(crate) fn disable(&self) -> io::Result<()> {
         // SAFETY: without flags the call takes no argument.
         checked(unsafe { perf::ioctls::DISABLE(self.0.as_raw_fd(), 0) })

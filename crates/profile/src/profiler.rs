@@ -54,7 +54,7 @@ pub(crate) struct Profiler {
     counts: Vec<u64>,
 }
 
-/// What is known about samples. Apart from the rings, so that a record in a ring can be handled.
+/// The state for samples, apart from the rings, so that a record in a ring can be handled.
 #[derive(Debug)]
 struct Samples {
     /// `None` if samples have no stacks.
@@ -121,7 +121,7 @@ impl Profiler {
         &self.unavailable
     }
 
-    /// Reads what samples are going to need, and what takes long to be read.
+    /// Reads the files that samples are going to need, and those that take long to read.
     pub(crate) fn prepare(&mut self) {
         if let Some((config, stacks)) = &mut self.samples.stacks
             && config.kernel
@@ -133,7 +133,7 @@ impl Profiler {
     /// Begins to count, and writes what the trace begins with.
     ///
     /// # Errors
-    /// Those of the kernel.
+    /// The errors of the kernel.
     pub(crate) fn enable(&mut self, sink: &mut dyn PacketSink) -> io::Result<()> {
         self.output.begin(boot_now, sink);
         for cpu in &self.unavailable {
@@ -222,7 +222,7 @@ impl Profiler {
         }
     }
 
-    /// Counts no more. What is in the rings can still be read.
+    /// Counts no more. The records in the rings can still be read.
     pub(crate) fn disable(&mut self) {
         for cpu in &self.cpus {
             // The event goes away soon, whatever the kernel says.
@@ -293,7 +293,7 @@ impl Profiler {
         }
     }
 
-    /// Handles all that the kernel has written so far. What it writes meanwhile stays for later.
+    /// Handles all that the kernel has written so far. Records that it writes meanwhile stay for later.
     pub(crate) fn catch_up(&mut self, sink: &mut dyn PacketSink) {
         let mut began = Instant::now();
         self.read_rings(began, sink);

@@ -1,6 +1,6 @@
-//! What was read from rings and is not handled yet.
+//! Samples that were read from rings and are not handled yet.
 //!
-//! [`Profiler`](crate::profiler::Profiler) handles records where they are as long as it keeps up. What would take it too long is copied here, so that the
+//! [`Profiler`](crate::profiler::Profiler) handles records where they are as long as it keeps up. Records that would take it too long are copied here, so that the
 //! kernel gets its memory back, and handled when the rings are empty. Order is kept, because a record can change which program a process runs.
 
 use std::collections::VecDeque;

@@ -5,12 +5,12 @@
 
 use perf_event_open_sys::bindings as sys;
 
-/// What the samples of an event hold besides thread, time and counts.
+/// The contents of an event's samples besides thread, time and counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampleLayout {
     /// Counts of several events (`PERF_FORMAT_GROUP`) instead of one.
     pub is_group: bool,
-    /// What stands beside each count.
+    /// The words beside each count.
     pub count: CountFormat,
     /// Addresses of callers.
     pub has_callchain: bool,
@@ -26,7 +26,7 @@ pub enum CountFormat {
     Plain,
     /// The count, then how many records of the event were lost so far (`PERF_FORMAT_LOST`, Linux 6.0).
     WithLosses,
-    /// What was counted since the sample before (`PERF_SAMPLE_PERIOD`).
+    /// The count since the sample before (`PERF_SAMPLE_PERIOD`).
     SinceLast,
     /// None, because so much is counted between two samples.
     Fixed(u64),
@@ -122,7 +122,7 @@ pub struct Sample<'a> {
 pub struct UserRegisters<'a> {
     /// Whether the program has 64-bit registers.
     pub is_64_bit: bool,
-    /// Those that were asked for, by their number.
+    /// The registers that were asked for, by their number.
     pub values: Words<'a>,
 }
 
@@ -191,9 +191,9 @@ impl<'a> From<&'a [[u8; 8]]> for Words<'a> {
 pub struct Counts<'a> {
     /// As the kernel writes them.
     pub words: Words<'a>,
-    /// What the words are.
+    /// The format of the words.
     pub format: CountFormat,
-    /// What was counted before those of the words.
+    /// The count before that of the words.
     pub before: u64,
 }
 
@@ -211,7 +211,7 @@ impl<'a> Counts<'a> {
             .map(move |count| self.before.wrapping_add(count))
     }
 
-    /// Continues from what was `counted` before, and adds to it, if the kernel says only what came since.
+    /// Continues from the counts that were `counted` before, and adds to them, if the kernel gives only the difference since.
     pub(crate) fn follow(&mut self, counted: &mut u64) {
         self.before = *counted;
         if let CountFormat::SinceLast | CountFormat::Fixed(_) = self.format {
@@ -220,7 +220,7 @@ impl<'a> Counts<'a> {
     }
 }
 
-/// What is left of a record.
+/// The rest of a record.
 struct Rest<'a>(&'a [u8]);
 
 impl<'a> Rest<'a> {

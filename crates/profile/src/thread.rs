@@ -68,7 +68,7 @@ impl Periodic {
     }
 }
 
-/// What comes again and again.
+/// The times of the thread's periodic work.
 struct Schedule {
     read: Periodic,
     /// Not before the next read.
@@ -147,7 +147,7 @@ impl PerfThread {
                 self.program.warning(&format!(
                     "{NAME}: the daemon needs more than max_daemon_memory_kb; nothing more is sampled"
                 ));
-                // Rings and what is known about processes go now.
+                // Rings and the state of processes go now.
                 drop(self);
                 drop(inbox.await_stop());
             }

@@ -22,16 +22,16 @@ const OUR_EXTENSIONS: [(&str, &str); 7] = [
     (".perfetto.protos.TracingServiceState.TracingSession", "9901"),
 ];
 
-/// What a comparison found.
+/// The findings of a comparison.
 #[derive(Debug, Default)]
 pub struct Comparison {
-    /// Where ours contradicts theirs, or lacks something it should have.
+    /// The places where ours contradicts theirs, or lacks something that it should have.
     pub differences: Vec<String>,
     /// Messages and enums of ours that they do not have, so that nothing was compared.
     pub unchecked: Vec<String>,
     /// Fields of our own in messages that they have.
     pub extensions: Vec<String>,
-    /// What later releases added to messages and enums that ours has.
+    /// The additions of later releases to messages and enums that ours has.
     pub newer: Vec<String>,
     /// How many fields and enum values are the same.
     pub same: usize,
@@ -39,7 +39,7 @@ pub struct Comparison {
     pub left_out: usize,
 }
 
-/// Compares everything in `ours` with what has the same name in `releases`, oldest first.
+/// Compares everything in `ours` with its namesake in `releases`, oldest first.
 ///
 /// The schema is one of the time between two releases: it must have all of the first release, where a field may
 /// only be missing if it holds a message or enum that ours does not have, and nothing that no release has but
@@ -77,7 +77,7 @@ pub fn compare(ours: &[FileDescriptorProto], releases: &[FileDescriptorProto]) -
     found
 }
 
-/// What a message or enum has, by number for fields and by name for enum values.
+/// The members of a message or enum, by number for fields and by name for enum values.
 type Members = BTreeMap<String, Member>;
 
 struct Member {

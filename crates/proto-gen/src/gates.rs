@@ -9,17 +9,17 @@ use crate::prune::{Index, full_name, names};
 use crate::selection::{FOLDERS_OF_PROBES, MESSAGES, ONLY_FOR_PROBES, ONLY_IN_TRACES, WRITERS};
 use crate::{Error, folders};
 
-/// The attribute of what needs the feature `probes`.
+/// The attribute of items that need the feature `probes`.
 pub(crate) const PROBES: &str = "#[cfg(feature = \"probes\")]";
 
-/// The attribute of what needs the feature `trace`, with which `probes` comes.
+/// The attribute of items that need the feature `trace`, with which `probes` comes.
 const TRACE: &str = "#[cfg(feature = \"trace\")]";
 
 /// The full names of the types that some builds leave out.
 pub(crate) struct Gates {
     /// Structs and enums of every build.
     always: BTreeSet<String>,
-    /// Those and the ones for probes.
+    /// These, and the messages for probes.
     with_probes: BTreeSet<String>,
     /// Writers of every build.
     writers: BTreeSet<String>,

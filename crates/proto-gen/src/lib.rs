@@ -3,7 +3,7 @@
 //!
 //! Called by the binary of this crate (`cargo run -p ferretto-proto-gen`) and by the test that proves the
 //! checked-in files fresh. The generated files are part of the repository so that nobody who builds the
-//! SDK compiles a protobuf compiler. What of the schema becomes code is decided in [`selection`]; each other
+//! SDK compiles a protobuf compiler. [`selection`] decides which part of the schema becomes code; each other
 //! module is one output.
 #![forbid(unsafe_code)]
 
@@ -29,7 +29,7 @@ pub enum Error {
     Schema {
         /// The folder with the `.proto` files.
         folder: String,
-        /// What the compiler said, with file and line.
+        /// The compiler's message, with file and line.
         reason: String,
     },
     /// [`selection`] names something that the schema does not have.
@@ -45,13 +45,13 @@ pub enum Error {
     Descriptors {
         /// The file.
         path: PathBuf,
-        /// What the decoder said.
+        /// The decoder's message.
         reason: String,
     },
     /// A file could not be read or written.
     #[error("{action} {}: {source}", path.display())]
     Io {
-        /// What was being done.
+        /// The activity that failed.
         action: &'static str,
         /// The file.
         path: PathBuf,
@@ -82,7 +82,7 @@ pub fn generate(proto_crate: &Path) -> Result<Vec<Output>, Error> {
     Ok(outputs)
 }
 
-/// The outputs whose checked-in file differs from what the schema gives now, and the files beside them that it does not give.
+/// The outputs whose checked-in file differs from the one that the schema gives now, and the files beside them that it does not give.
 ///
 /// # Errors
 /// If the outputs cannot be generated, or their folders not be read.

@@ -65,7 +65,7 @@ fn numbered(files: &[FileDescriptorProto]) -> Result<HashMap<&'static str, &Desc
     NUMBERED.iter().map(of).collect()
 }
 
-/// What stands above declarations in a file, by their place.
+/// The comments above declarations in a file, by their place.
 struct Comments<'a>(HashMap<&'a [i32], &'a str>);
 
 impl<'a> Comments<'a> {
@@ -139,7 +139,7 @@ impl Kind {
 }
 
 impl Kind {
-    /// What in `codec` takes one or many of them.
+    /// The function in `codec` that takes one or many of them.
     fn function(&self, repeated: bool) -> &'static str {
         match (self, repeated) {
             (Kind::Scalar(..), false) => "scalar",

@@ -21,7 +21,7 @@ pub fn rust_path(root: &str, full_name: &str) -> String {
     path
 }
 
-/// The module for what is nested in the message of this name.
+/// The module for the types that are nested in the message of this name.
 #[must_use]
 pub fn module(message: &str) -> String {
     escape_mod_ident(&snake_case(message))

@@ -23,7 +23,7 @@ pub(crate) const MESSAGE_ENUM: i32 = 4;
 const MESSAGE_ONEOF: i32 = 8;
 pub(crate) const ENUM_VALUE: i32 = 2;
 
-/// What `selection` keeps of `files`; files left without a declaration disappear.
+/// The declarations of `files` that `selection` keeps; files left without a declaration disappear.
 ///
 /// # Errors
 /// If the selection names a message or field that is not in `files`.

@@ -1,6 +1,6 @@
 //! Which parts of the schema become what: the one place to edit when more of it is needed in Rust.
 
-/// Messages and what they reach, less some.
+/// Messages and the types that they reach, less some.
 #[derive(Debug)]
 pub struct Selection {
     /// Full names of messages (`.perfetto.protos.TraceConfig`), and of enums that no field has as its type.
@@ -98,9 +98,9 @@ pub const MESSAGES: Selection = Selection {
         ".perfetto.protos.InitRelayResponse",
         ".perfetto.protos.SyncClockRequest",
         ".perfetto.protos.SyncClockResponse",
-        // What users of the SDK give of their own.
+        // The data that users of the SDK give.
         ".perfetto.protos.TrackDescriptor",
-        // What is read from and written into traces.
+        // The packets that are read from traces and written into them.
         ".perfetto.protos.Trace",
         // Bits of fields that are plain numbers.
         ".perfetto.protos.TracePacket.SequenceFlags",
@@ -184,7 +184,7 @@ pub const MESSAGES: Selection = Selection {
     )],
 };
 
-/// Those roots of [`MESSAGES`] that only who reads traces needs. What no other root, and no writer, reaches is compiled with the
+/// The roots of [`MESSAGES`] that only readers of traces need. Types that no other root, and no writer, reaches are compiled with the
 /// feature `trace` of `ferretto-proto` alone.
 pub const ONLY_IN_TRACES: &[&str] = &[".perfetto.protos.Trace"];
 
@@ -212,7 +212,7 @@ pub const FOLDERS_OF_PROBES: &[&str] = &[
     "perfetto/trace/system_info",
 ];
 
-/// Those of [`MESSAGES`] whose structs have the numbers of their fields as constants, because code reads or writes them field by field as
+/// The roots of [`MESSAGES`] whose structs have the numbers of their fields as constants, because code reads or writes them field by field as
 /// well. Messages with a typed writer have the numbers there.
 pub const NUMBERED: &[&str] = &[
     // Configs.
@@ -231,7 +231,7 @@ pub const NUMBERED: &[&str] = &[
     ".perfetto.protos.VmInstruction",
     ".perfetto.protos.VmOpRegLoad",
     ".perfetto.protos.VmOpSelect",
-    // What the service and its clients say to each other.
+    // The messages between the service and its clients.
     ".perfetto.protos.AttachResponse",
     ".perfetto.protos.ChangeTraceConfigRequest",
     ".perfetto.protos.DataSourceDescriptor",
@@ -253,7 +253,7 @@ pub const NUMBERED: &[&str] = &[
     ".perfetto.protos.TracingServiceState.DataSource",
 ];
 
-/// What text configs may name, and what traces are printed with: a trace has its config in it.
+/// The names for text configs and for printing traces: a trace has its config in it.
 pub const TEXT: Selection = Selection {
     roots: &[".perfetto.protos.Trace"],
     without: &[],

@@ -35,7 +35,7 @@ pub fn generate(files: &[FileDescriptorProto]) -> Result<Vec<Output>, Error> {
         for message in &file.message_type {
             let name = prune::full_name(&scope(file), message.name.as_deref());
             let mut code = String::new();
-            // Of a message with a list of fields the others get no name either.
+            // In a message with a list of fields, the other fields get no name either.
             let numbered = match WRITERS.fields_of(&name) {
                 Some(_) => message,
                 None => whole[&name],
@@ -115,7 +115,7 @@ fn emit(
     Ok(())
 }
 
-/// What a setter of a scalar takes, and the wire writer's call that appends it.
+/// The argument of a scalar's setter, and the wire writer's call that appends it.
 struct Scalar {
     argument: String,
     call: &'static str,

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ferretto_proto::{descriptors, text};
 use prost_reflect::{DescriptorPool, Kind, MessageDescriptor};
 
-/// What a row may say of its fields.
+/// The possible statements of a row about its fields.
 const VERDICTS: [&str; 5] = ["works", "refused", "perfetto", "Android", "producer"];
 
 /// The paths of all fields that are no messages, as `message.field`. Configs of single data sources are left to
@@ -37,7 +37,7 @@ fn collect(message: &MessageDescriptor, prefix: &str, paths: &mut BTreeSet<Strin
             {
                 paths.insert(path);
             }
-            // What it has inside is for those who run it.
+            // Its inside is for people who run it.
             Kind::Message(_) if field.name() == "protovm_config" => drop(paths.insert(path)),
             // Attributes hold attributes.
             Kind::Message(inner) if inner.name() == "TraceAttributes" => {

@@ -37,7 +37,7 @@ fn account(bytes: isize) {
     }
 }
 
-// SAFETY: all of it is the system's allocator, which is asked for what we are asked for.
+// SAFETY: each call goes to the system's allocator, with the same arguments.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         account(layout.size() as isize);

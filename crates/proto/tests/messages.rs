@@ -1,4 +1,4 @@
-//! What the generated messages promise: nothing that a peer sent is lost by decoding and encoding again.
+//! The promise of the generated messages: nothing that a peer sent is lost by decoding and encoding again.
 
 use ferretto_proto::messages::{DataSourceConfig, Message, TraceConfig, trace_config};
 use ferretto_wire::push_varint;

@@ -1,4 +1,4 @@
-//! What text configs may look like, and what is said about those that may not.
+//! Accepted text configs, and the messages about refused ones.
 
 use ferretto_proto::messages::{Message, TraceConfig, trace_config::buffer_config::FillPolicy};
 use ferretto_proto::text::{self, Problem, TRACE_CONFIG, TextErrors, UnknownNames};

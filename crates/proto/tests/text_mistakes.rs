@@ -1,8 +1,8 @@
-//! Mistakes that people make in configs, and what they are told: all of it, as it is printed.
+//! Mistakes that people make in configs, and the whole messages about them, as printed.
 
 use ferretto_proto::text::{self, TRACE_CONFIG};
 
-/// Configs, each with what is said of it below `->`. `\t` and `\r` stand for themselves, lest editors change them.
+/// Configs, each with its messages below `->`. `\t` and `\r` stand for themselves, lest editors change them.
 const MISTAKES: &str = include_str!("mistakes.txt");
 
 fn told(source: &str) -> String {

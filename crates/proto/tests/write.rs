@@ -1,4 +1,4 @@
-//! What a typed writer appends is what the generated message of the same name decodes.
+//! The generated message of the same name decodes the bytes that a typed writer appends.
 
 use ferretto_proto::messages::{self, Message, trace_packet};
 use ferretto_proto::write::{FtraceEventBundle, TracePacket};

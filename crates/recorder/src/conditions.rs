@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::settings::{Condition, Kind};
 
-/// The state of the machine at a moment. What was not looked at, or is not known, is absent.
+/// The state of the machine at a moment. A part that was not looked at, or is not known, is absent.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Observed {
     /// The stalled time since boot in microseconds, by resource and line.

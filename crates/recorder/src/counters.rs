@@ -1,4 +1,4 @@
-//! What became of the requests to seal, for each session and reason.
+//! The outcomes of the requests to seal, for each session and reason.
 //!
 //! They are a part of the state file, so they go on counting after a restart. Their number is bounded: reasons are names of triggers in configs and
 //! settings, or the few of the recorder's own, and beyond a limit the rest is counted as one.

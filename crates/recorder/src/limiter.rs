@@ -10,7 +10,7 @@ use std::time::Duration;
 pub(crate) struct Limiter {
     burst: u32,
     period: Duration,
-    /// What may happen now.
+    /// The requests that may still come now.
     left: u32,
     /// Up to when the passing of time has been turned into `left`.
     counted_to: Duration,

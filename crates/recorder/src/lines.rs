@@ -1,7 +1,7 @@
 //! Recognises the entries of systemd's journal for which sessions are sealed: lines that match a pattern, and units that fail.
 //!
-//! The command line follows the journal and passes each entry. Whoever may log decides what an entry says, so of one condition only one entry in a
-//! [`QUIET`] asks, and what the recorder itself logs never does: a pattern that matches its refusals would ask for ever.
+//! The command line follows the journal and passes each entry. Any program that may log decides the text of an entry, so of one condition only one entry in a
+//! [`QUIET`] asks, and the recorder's own lines never do: a pattern that matches its refusals would ask for ever.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ impl PartialEq for Pattern {
     }
 }
 
-/// The fields of an entry that count. Of several with one name it is the first.
+/// The fields of an entry that count. The first of several with one name counts.
 #[derive(Debug, Clone, Default)]
 pub struct Entry {
     message: Option<Vec<u8>>,

@@ -1,6 +1,6 @@
 //! Reads the kernel's texts about the state of the machine: `/proc/pressure/*`, `/proc/meminfo`, `/proc/loadavg`.
 //!
-//! The command line reads the files. What a text does not have is `None`: kernels differ.
+//! The command line reads the files. A value that a text does not have is `None`: kernels differ.
 
 /// Returns how long tasks have been stalled since boot, in microseconds: the total of the line `some` or `full` of a file of `/proc/pressure`.
 pub fn stalled(text: &str, line: &str) -> Option<u64> {

@@ -38,7 +38,7 @@ pub struct Now {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SealId(pub u64);
 
-/// Who asks for a seal.
+/// The origin of a request to seal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asker {
     /// A trigger or a condition, whose number is limited.
@@ -139,7 +139,7 @@ pub enum Action {
     Seal(Order),
     /// Delete a file; report the end with [`Recorder::removed`].
     Remove(FileName),
-    /// Tell whoever asked.
+    /// Tell the program that asked.
     Tell(SealId, Outcome),
     /// Write the state file.
     Save,
@@ -168,7 +168,7 @@ impl Request {
     }
 }
 
-/// Where the data of a file come from.
+/// The source of a file's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
     /// The running session.
@@ -316,7 +316,7 @@ impl Recorder {
         id
     }
 
-    /// Asks for a seal of what is left of the ring of an earlier run: `bytes`. An [`Action::Tell`] has the outcome. Their number is limited only when
+    /// Asks for a seal of the remains of an earlier run's ring: `bytes`. An [`Action::Tell`] has the outcome. Their number is limited only when
     /// sealed files would have to go. In any case the driver deletes the leftover before it reports the end of a seal, or after a refusal.
     pub fn salvage(&mut self, session: &SessionName, reason: &Reason, bytes: u64, now: &Now) -> SealId {
         let id = SealId(self.next);

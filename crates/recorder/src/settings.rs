@@ -144,11 +144,11 @@ pub enum Kind {
     },
     /// The journal has such a line.
     Line {
-        /// What the message has in it.
+        /// The text that the message has in it.
         message: Pattern,
         /// The unit that logs it, as a pattern with `*` and `?`.
         unit: Option<String>,
-        /// The identifier of who logs it, likewise.
+        /// The identifier of the program that logs it, likewise.
         identifier: Option<String>,
     },
     /// A unit of systemd that this pattern with `*` and `?` names has failed.

@@ -1,7 +1,7 @@
 //! The sealed files, and the room for more.
 //!
 //! [`Recorder`](crate::Recorder) asks it before each seal. The files on the shelf and the room reserved for files that are being written never
-//! exceed the quota together, nor do they with the rings of crash-safe sessions and what is left of such rings. A file that should be deleted counts
+//! exceed the quota together, nor do they with the rings of crash-safe sessions and the remains of such rings. A file that should be deleted counts
 //! until it is known to be gone.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,7 +36,7 @@ pub struct Shelf {
     reserved: BTreeMap<SealId, u64>,
     /// The room of rings on the disk.
     rings: BTreeMap<SessionName, u64>,
-    /// What is left of the rings of earlier runs, until it has been sealed.
+    /// The remains of the rings of earlier runs, until they have been sealed.
     leftovers: BTreeMap<SealId, u64>,
 }
 
@@ -72,7 +72,7 @@ impl Shelf {
         self.files.iter().map(|(name, size)| (name, *size))
     }
 
-    /// Returns the room of rings, and of what is left of some.
+    /// Returns the room of rings, and of the remains of some.
     fn of_rings(&self) -> u64 {
         self.rings.values().chain(self.leftovers.values()).sum()
     }

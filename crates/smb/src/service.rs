@@ -136,7 +136,7 @@ impl ServiceSmb {
     /// Shows `visit` every chunk with data that was not moved out yet, and leaves them all as they are. Chunks that are being written are shown when
     /// they hold at least one finished packet.
     ///
-    /// Writers go on meanwhile. Of each writer the scrape shows the state at one moment: it shows no chunk without all of its earlier chunks that
+    /// Writers go on meanwhile. The scrape shows the state of each writer at one moment: it shows no chunk without all of its earlier chunks that
     /// were not moved out. (Ids wrap, so that chunks more than half the number space apart are in no order.)
     pub fn scrape(&self, mut visit: impl FnMut(&ScrapableChunk<'_>)) {
         let mut pages = usize::MAX;

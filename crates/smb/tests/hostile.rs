@@ -131,7 +131,7 @@ fn headers_that_change_all_the_time_are_survived() {
 fn looking_for_leftovers_makes_nothing_resident() {
     for page_kib in [4, 8, 32] {
         let page_size = PageSize::new(page_kib << 10).unwrap();
-        // Of smaller memory the service does not ask which pages were touched.
+        // The service does not ask which pages of smaller memory were touched.
         let memory = Arc::new(SharedMemory::create(128 * page_size.bytes().max(1 << 15)).unwrap());
         let service = ServiceSmb::new(memory.clone(), page_size).unwrap();
         for page in [7, 31] {

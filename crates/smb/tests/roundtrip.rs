@@ -281,7 +281,7 @@ fn a_chunk_is_scraped_with_all_before_it_though_its_writer_goes_on() {
 #[test]
 fn chunks_of_any_ids_are_scraped() {
     let (producer, service) = buffer(1, PageSize::MIN);
-    // Of these each is newer than the one before, and the first newer than the last.
+    // Each of these is newer than the one before, and the first is newer than the last.
     let ids = [0, 0x6000_0000, 0xc000_0000];
     for id in ids {
         let mut chunk = producer.take_chunk(PageLayout::Div4, new_chunk(1, id)).unwrap();

@@ -1,7 +1,7 @@
 //! Reads a trace while it is being written, from where the last reading ended.
 //!
 //! `ferretto profile --top` follows the file that the service streams into, and a recording looks there for the reason why a data source does not start.
-//! The file is opened anew, because whoever writes it shares the offset of the descriptor that the service got. Each call reads a bounded part, and
+//! The file is opened anew, because its writer shares the offset of the descriptor that the service got. Each call reads a bounded part, and
 //! passes on whole packets only.
 
 use std::fs::File;

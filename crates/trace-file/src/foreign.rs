@@ -23,7 +23,7 @@ pub struct Foreign {
     pub what: &'static str,
     /// Advice besides showing it in the UI.
     advice: Option<&'static str>,
-    /// Who shows it.
+    /// The program that shows it.
     pub shown: Shown,
 }
 

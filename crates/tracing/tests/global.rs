@@ -67,7 +67,7 @@ fn a_sum_that_grows_while_a_sample_of_it_is_written_is_whole_in_the_end() {
         // Registering a call site takes locks, and the first event makes the thread's state for all its events.
         count(0);
         IS_COUNTED.set(true);
-        // Now and then a chunk is full, which goes into a list.
+        // From time to time a chunk is full, and goes into a list.
         for _ in 0..20_000 {
             count(0);
         }

@@ -1,4 +1,4 @@
-//! What unwinding costs: `cargo bench -p ferretto-unwind --bench unwind`. Prints
+//! The cost of unwinding: `cargo bench -p ferretto-unwind --bench unwind`. Prints
 //!
 //! - nanoseconds for a frame whose rule is known, beside `framehop` on the same samples, and how many frames each of them finds;
 //! - time for a stack whose rules are all to be found, and units of work for it;
@@ -170,7 +170,7 @@ fn cold(case: &Case) {
     );
 }
 
-/// What a sample takes whose tables cost as much as they may.
+/// The time of a sample whose tables cost as much as they may.
 fn costly() {
     // Rules for as many registers as a row may have, so that each instruction looks at them all: DW_CFA_same_value, and DW_CFA_offset for the
     // return address.

@@ -50,7 +50,7 @@ impl ModuleCache {
     /// The module that a mapping is of. Opens the file, and reads it if no other process has had it read. May wait for the file's disk or server.
     ///
     /// # Errors
-    /// Why there is no module. What is wrong with a file's content is remembered, so that it is not read again.
+    /// Why there is no module. A mistake in a file's content is remembered, so that the file is not read again.
     pub fn load(&self, request: &LoadRequest) -> Result<Arc<Module>, Unusable> {
         let file = request.open()?;
         let identity = file.identity()?;
@@ -99,7 +99,7 @@ impl ModuleCache {
         identity: Identity,
         outcome: Result<Arc<Module>, Unusable>,
     ) -> Result<Arc<Module>, Unusable> {
-        // What has nothing to do with the content may be different the next time.
+        // Failures that have nothing to do with the content may not repeat.
         if let Err(Unusable::Unreadable(_)) = outcome {
             return outcome;
         }

@@ -1,4 +1,4 @@
-//! What the dynamic linker reads of a file.
+//! The parts of a file that the dynamic linker reads.
 //!
 //! The command line asks before it preloads a library into a program. As in [`elf`](crate::elf), the file may say anything, and everything is bounded.
 
@@ -11,7 +11,7 @@ use crate::elf::{Headers, Image, Unusable};
 /// Bytes of a section. The largest tables of dynamic symbols that are known have some 100 MB.
 const LARGEST: u64 = 256 << 20;
 
-/// What a file says to the dynamic linker.
+/// A file's statements to the dynamic linker.
 #[derive(Debug)]
 pub struct DynamicLinking {
     entries: Vec<u8>,

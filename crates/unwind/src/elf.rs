@@ -359,7 +359,7 @@ impl Headers {
         })
     }
 
-    /// What the first executable segment's address is above its place in the file.
+    /// The difference between the first executable segment's address and its place in the file.
     pub(crate) fn load_bias(&self) -> u64 {
         let first = self.segments.iter().find(|segment| segment.executable);
         first.map_or(0, |segment| segment.address.wrapping_sub(segment.offset))

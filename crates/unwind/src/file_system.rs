@@ -1,6 +1,6 @@
 //! Decides whether a file may be opened: only if the kernel or the administrator answers for its file system, so that no user can hold up the reader.
 //!
-//! Any user may mount a file system in user space (FUSE), whose server then never answers. Whoever opens, reads or even asks for the status of such
+//! Any user may mount a file system in user space (FUSE), whose server then never answers. A process that opens, reads or even asks for the status of such
 //! a file waits for ever. [`mapping_file`](crate::mapping_file) asks here before it opens a file that it has named with `O_PATH`; nothing here
 //! asks a server. File systems on a network have servers as well, but those that the administrator has chosen: programs are often kept there.
 //!
@@ -19,8 +19,8 @@ use rustix::io::Errno;
 /// Bytes of a list of mounts that are read at most: some 50,000 mounts.
 const MOST_BYTES: u64 = 8 << 20;
 
-/// Types of file systems without a block device that keep files on this machine, with the host of this virtual machine, or on a network. Of these, users
-/// can mount only `overlay`, `ramfs` and `tmpfs`. Those that are not here have a server that users may choose, or are the kernel's own, such as procfs,
+/// Types of file systems without a block device that keep files on this machine, with the host of this virtual machine, or on a network. Users
+/// can mount only `overlay`, `ramfs` and `tmpfs` among them. Those that are not here have a server that users may choose, or are the kernel's own, such as procfs,
 /// whose files do something when they are opened, read or closed.
 const TRUSTED: [&str; 22] = [
     "9p",

@@ -6,7 +6,7 @@
 //! is not compared: on btrfs and overlayfs, the mapping and the file have different ones.
 //!
 //! Only regular files are opened for reading, because opening anything else may have effects, and only on file systems that are
-//! [known to answer](crate::file_system): a file system in user space can hold up whoever reads its files; see [`LoadRequest`].
+//! [known to answer](crate::file_system): a file system in user space can hold up the readers of its files; see [`LoadRequest`].
 
 use std::fs::File;
 use std::io;
@@ -34,7 +34,7 @@ pub(crate) struct ProcessDir {
 /// Whose directory it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Whose {
-    /// That of the process with the mappings.
+    /// The files of the process with the mappings.
     Its,
     /// This process's own, in the place of that of a process that has ended.
     Ours,
@@ -69,7 +69,7 @@ impl ProcessDir {
         openat(&self.directory, name, flags, Mode::empty()).map(File::from)
     }
 
-    /// What an error of a file in the directory means: all files are gone when the process is.
+    /// Interprets an error of a file in the directory: all files are gone when the process is.
     fn unusable(&self, error: Errno) -> Unusable {
         match error {
             Errno::SRCH => Unusable::ProcessGone,
@@ -130,7 +130,7 @@ impl ProcessDir {
     }
 }
 
-/// What identifies the content of a file without reading it. Every write changes the time of the last change, which no program can set.
+/// Identifies the content of a file without reading it. Every write changes the time of the last change, which no program can set.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Identity {
     File {

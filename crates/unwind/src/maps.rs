@@ -1,6 +1,6 @@
 //! The executable mappings of a process, from the text of `/proc/PID/maps` (`proc_pid_maps(5)`).
 //!
-//! [`Process`](crate::Process) reads them. The text comes from the kernel, but the names in it come from whoever made the mapping, and their number
+//! [`Process`](crate::Process) reads them. The text comes from the kernel, but the names in it come from the program that made the mapping, and their number
 //! from the process: the parser takes any bytes, and reads no more than [`MOST_BYTES`] of them. Mappings that cannot be executed are left out,
 //! because no pc is in them.
 
@@ -32,7 +32,7 @@ pub struct Mapping {
     pub name: Arc<[u8]>,
 }
 
-/// What is mapped.
+/// The object of a mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MappingKind {
     /// A file that may be an ELF file.
@@ -52,7 +52,7 @@ pub enum MappingKind {
 }
 
 impl Mapping {
-    /// What is mapped, as far as the line says.
+    /// The object of the mapping, as far as the line says.
     pub fn kind(&self) -> MappingKind {
         let name = &*self.name;
         match name {

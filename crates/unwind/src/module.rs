@@ -47,7 +47,7 @@ impl Module {
         self.arch
     }
 
-    /// What the linker wrote into the note `NT_GNU_BUILD_ID`, in bytes; empty if there is none.
+    /// The linker's entry in the note `NT_GNU_BUILD_ID`, in bytes; empty if there is none.
     pub fn build_id(&self) -> &[u8] {
         &self.build_id
     }

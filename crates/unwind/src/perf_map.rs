@@ -25,7 +25,7 @@ const MOST: usize = 1 << 18;
 const LONGEST_LINE: u64 = 4 << 10;
 /// Bytes before the rest of a file by which it is known to be the file that was read before, and not one that was written anew.
 const REMEMBERED: usize = 64;
-/// What an entry of the map takes, with the tree's own share.
+/// The memory of an entry of the map, with the tree's own share.
 const ENTRY_BYTES: usize = 48;
 
 /// Times of files and of processes are rounded by less than this.
@@ -61,7 +61,7 @@ pub enum PerfMapError {
     NoProcess,
 }
 
-/// Functions by absolute address. Of lines that overlap, the later counts: compilers reuse memory.
+/// Functions by absolute address. The later of two overlapping lines counts: compilers reuse memory.
 #[derive(Debug, Default, Clone)]
 pub struct PerfMap {
     /// By start; they do not overlap.
@@ -69,7 +69,7 @@ pub struct PerfMap {
     names: String,
     /// Lines so far.
     lines: u32,
-    /// What the file was when it was read.
+    /// The identity of the file when it was read.
     version: Version,
     /// Bytes of the file up to the end of the last whole line.
     read: u64,
@@ -77,7 +77,7 @@ pub struct PerfMap {
     last: Vec<u8>,
 }
 
-/// Tells a file from others and from what it was before.
+/// Tells a file from others and from its earlier states.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 struct Version {
     inode: u64,
@@ -94,8 +94,8 @@ struct Function {
 }
 
 impl PerfMap {
-    /// Reads the list of a process, the first time or if it has changed; returns whether it has. What was appended is read on. Of a longer file only the
-    /// last `most_bytes` are read. As for `perf`, the file has to belong to root or to the user of this program; the user whom the process acts for will
+    /// Reads the list of a process, the first time or if it has changed; returns whether it has. Appended entries are read on. Only the
+    /// last `most_bytes` of a longer file are read. As for `perf`, the file has to belong to root or to the user of this program; the user whom the process acts for will
     /// do too.
     ///
     /// # Errors

@@ -26,12 +26,12 @@ pub(crate) struct Stub {
     pub(crate) calls: Callee,
 }
 
-/// What a stub calls.
+/// The target of a stub.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Callee {
     /// The dynamic symbol with this index.
     Symbol(u32),
-    /// What the function at this address chooses, in the same file.
+    /// The choice of the function at this address, in the same file.
     ChosenBy(u64),
 }
 

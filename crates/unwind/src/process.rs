@@ -33,7 +33,7 @@ pub struct Process {
     read_at: Option<u64>,
 }
 
-/// What unwinding needs of a mapping.
+/// The part of a mapping that unwinding needs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Region {
     pub(crate) start: u64,
@@ -83,7 +83,7 @@ enum ModuleState {
     Unusable(Unusable),
 }
 
-/// What became of reading the mappings again.
+/// The result of reading the mappings again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refreshed {
     /// They are up to date. Indexes of mappings have changed.
@@ -132,7 +132,7 @@ impl Process {
     /// Reads the mappings, unless that was done less than `interval` before `now` (both in nanoseconds, of any clock). Modules stay loaded.
     ///
     /// # Errors
-    /// If they cannot be read, for instance because the process has ended. What was known of it stays.
+    /// If they cannot be read, for instance because the process has ended. The mappings that were known stay.
     pub fn refresh(&mut self, now: u64, interval: u64) -> io::Result<Refreshed> {
         if self
             .read_at
@@ -194,7 +194,7 @@ impl Process {
                 module,
             });
         }
-        // What was loaded stays so, where the same file is still mapped at the same place.
+        // Modules stay loaded where the same file is still mapped at the same place.
         for (mapping, region) in self.maps.mappings().iter().zip(&self.regions) {
             let same = maps
                 .find(mapping.start)
@@ -250,7 +250,7 @@ impl Process {
         }
     }
 
-    /// What it takes to load the module in a mapping. `None` if there is no such mapping.
+    /// A request to load the module in a mapping. `None` if there is no such mapping.
     pub fn load_request(&self, mapping: u32) -> Option<LoadRequest> {
         Some(LoadRequest {
             directory: self.directory.clone(),
@@ -377,7 +377,7 @@ impl Process {
     /// [load bias](Module::load_bias), which makes it an address as the file's symbols count them. In memory without a file it counts from the mapping's
     /// start. Without a mapping it is the pc.
     ///
-    /// Of every frame but the first, and but the one that signal handlers return to, it is lowered by 1 (on aarch64 by 4), to be within the call.
+    /// For every frame but the first, and but the one to which signal handlers return, it is lowered by 1 (on aarch64 by 4), to be within the call.
     pub fn relative_pc(&self, frame: &Frame) -> u64 {
         let Some(index) = frame.mapping else {
             return frame.pc;

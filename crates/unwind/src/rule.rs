@@ -8,7 +8,7 @@ use crate::stack::{Outside, StackCopy};
 use crate::unwinder::FrameKind;
 use crate::work::Spent;
 
-/// What a rule does.
+/// The action of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RuleKind {
     /// The caller's stack pointer (the *canonical frame address*) is a register plus an offset.
@@ -54,9 +54,9 @@ pub(crate) enum Kept {
 pub(crate) enum Stop {
     /// This is the last one.
     Root,
-    /// What is needed lies behind the copy of the stack, at this address.
+    /// The needed word lies behind the copy of the stack, at this address.
     StackEnds(u64),
-    /// What is needed is not in the stack, a register is unknown, or the stack pointer does not move.
+    /// The needed word is not in the stack, a register is unknown, or the stack pointer does not move.
     Broken,
     /// The sample's work is spent.
     OverBudget,

@@ -20,7 +20,7 @@ const MOST: usize = 1 << 24;
 const LARGEST: u64 = 1 << 30;
 /// Bytes of a section that has to do with stubs, and of the names of all stubs.
 const MOST_FOR_STUBS: u64 = 16 << 20;
-/// What the name of a stub ends with.
+/// The end of a stub's name.
 pub(crate) const STUB: &str = "@plt";
 /// Bytes of a name.
 const LONGEST_NAME: usize = 64 << 10;
@@ -264,7 +264,7 @@ fn name_at(names: &[u8], start: u32) -> Option<&[u8]> {
     Some(&name[..end])
 }
 
-/// Of several names of a function, people write the one with the fewest underscores in front: `read`, not `__read` or `__GI___libc_read`.
+/// Counts the underscores in front. People write the name of a function that has the fewest: `read`, not `__read` or `__GI___libc_read`.
 pub(crate) fn underscores(name: &[u8]) -> usize {
     name.iter().take_while(|&&byte| byte == b'_').count()
 }

@@ -24,10 +24,10 @@ type Entry<'a> = FrameDescriptionEntry<Bytes<'a>>;
 type Row = UnwindTableRow<usize, Rows>;
 /// Where rows are put together.
 pub(crate) type Context = UnwindContext<usize, Rows>;
-/// What is done with the row for an instruction, and the entry that has it.
+/// The action on the row for an instruction, and the entry that has it.
 type Visit<'v, T> = dyn FnMut(&Row, &Entry<'_>, &dyn Expressions) -> Result<T, NoRule> + 'v;
 
-/// Bytes of instructions for one function, and for what functions have in common. The longest seen has 3,000.
+/// Bytes of instructions for one function, and for the common part of functions. The longest seen has 3,000.
 const LONGEST_ENTRY: usize = 16 << 10;
 /// Steps of one expression. The longest seen, that of the procedure linkage table, has eight.
 const MOST_STEPS: u32 = 1000;
@@ -45,11 +45,11 @@ const LOOKUP: u32 = 32;
 const FOLLOWING: u32 = 64;
 /// Units for an expression, besides its steps.
 const EXPRESSION: u32 = 8;
-/// Work for the index of a table, in bytes of entries for each byte of the table. What functions have in common is read again for each of them, and
+/// Work for the index of a table, in bytes of entries for each byte of the table. The common part of functions is read again for each of them, and
 /// is about as long as the shortest of their own entries.
 const INDEXING: u64 = 4;
 
-/// Bytes of one table, expanded. That of a browser with all its libraries in one file has 20 MB.
+/// Bytes of one table, expanded. The table of a browser with all its libraries in one file has 20 MB.
 const LARGEST_TABLE: u64 = 64 << 20;
 
 /// Why tables have no rule for an instruction.
@@ -59,7 +59,7 @@ pub(crate) enum NoRule {
     NoTables,
     /// They do not mention it.
     NotCovered,
-    /// What they say of it cannot be understood.
+    /// The tables say something about it that cannot be understood.
     Malformed,
     /// The sample's work was spent before it was found.
     OverBudget,
@@ -306,7 +306,7 @@ fn index<'a, S: UnwindSection<Bytes<'a>> + Section<Bytes<'a>>>(
     Ok(functions.into())
 }
 
-/// What functions have in common, unless it is too long.
+/// The common part of functions, unless it is too long.
 fn common_entry<'a, S: UnwindSection<Bytes<'a>> + Section<Bytes<'a>>>(
     section: &S,
     bases: &BaseAddresses,
@@ -346,7 +346,7 @@ fn row_at<'a, T, S: UnwindSection<Bytes<'a>> + Section<Bytes<'a>> + Expressions>
     let entry = section
         .fde_from_offset(bases, S::Offset::from(offset), common_entry)
         .map_err(|_| NoRule::Malformed)?;
-    // What functions have in common was read, even if the instruction is not in this one.
+    // The common part of functions was read, even if the instruction is not in this one.
     let common = entry.cie().entry_len();
     work.spend(units(common))?;
     if !entry.contains(address) {
@@ -463,7 +463,7 @@ fn is_root(arch: Arch, return_address: Option<&RegisterRule<usize>>) -> bool {
     }
 }
 
-/// Goes to the caller as `row` says. Returns whether the function was that which signal handlers return to.
+/// Goes to the caller as `row` says. Returns whether the function was the one to which signal handlers return.
 fn evaluate(
     row: &Row,
     entry: &Entry<'_>,

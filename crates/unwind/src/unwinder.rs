@@ -83,7 +83,7 @@ pub struct Unwinder {
     context: Box<Context>,
 }
 
-/// A rule and what it is for.
+/// A rule and its purpose.
 #[derive(Debug, Clone, Copy)]
 #[repr(align(64))]
 struct Cached {
@@ -308,7 +308,7 @@ impl Unwinder {
     }
 }
 
-/// What is the same for all frames of a sample.
+/// The values that are the same for all frames of a sample.
 struct Sample<'a> {
     process: &'a Process,
     stack: &'a StackCopy<'a>,

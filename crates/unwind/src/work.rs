@@ -6,9 +6,9 @@
 
 use std::cell::Cell;
 
-/// What is left of the work for one sample.
+/// The remaining work for one sample.
 ///
-/// A unit is a frame whose rule is known, a byte of the instructions for a function, or a step of an expression. What is fixed about a lookup or an
+/// A unit is a frame whose rule is known, a byte of the instructions for a function, or a step of an expression. The fixed part of a lookup or an
 /// expression counts as several, and the more instructions a function has, the more each of them counts.
 #[derive(Debug, Clone)]
 pub struct WorkBudget {

@@ -46,7 +46,7 @@ pub(super) fn run(mut words: impl Iterator<Item = String>) -> Result<(), String>
     told.map_err(|_| "the writing thread panicked")?;
     println!("done");
     let mut rest = Vec::new();
-    // Whatever ends it.
+    // Any end of the input ends the program.
     let _ = std::io::stdin().read_to_end(&mut rest);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The processes: both ends of a tunnel, a service that the test plays, and what the ends say.
+//! The processes: both ends of a tunnel, a service that the test plays, and the log lines of the ends.
 
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
@@ -24,7 +24,7 @@ pub(crate) fn free_address() -> String {
     listener.local_addr().unwrap().to_string()
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub(crate) fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
@@ -185,7 +185,7 @@ impl Scene {
         (client, served)
     }
 
-    /// Whether the service has been reached by anybody since the last time.
+    /// Whether anybody has connected to the service since the last time.
     pub(crate) fn is_reached(&self) -> bool {
         self.service.set_nonblocking(true).unwrap();
         let reached = self.service.accept().is_ok();

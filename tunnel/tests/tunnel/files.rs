@@ -1,4 +1,4 @@
-//! What is wrong with which file, or flag: the tunnel does not start.
+//! The tunnel does not start, and says which file or flag has which mistake.
 
 use std::process::Stdio;
 

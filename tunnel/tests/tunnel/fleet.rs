@@ -19,7 +19,7 @@ pub(crate) struct Identity {
     pub(crate) key: PathBuf,
 }
 
-/// When a certificate is valid.
+/// The validity of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Valid {
     Now,

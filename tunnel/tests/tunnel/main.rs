@@ -1,4 +1,4 @@
-//! Both ends of the tunnel as processes, with certificates of authorities that the tests make: what passes, who is refused, and what refusing costs.
+//! Both ends of the tunnel as processes, with certificates of authorities that the tests make: passing data, refused strangers, and the cost of refusing.
 #![allow(clippy::unwrap_used, reason = "what fails in a test fails the test")]
 
 mod chain;

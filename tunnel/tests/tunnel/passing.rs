@@ -1,4 +1,4 @@
-//! What passes through a tunnel between ends that know each other.
+//! Data that passes through a tunnel between ends that know each other.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -124,7 +124,7 @@ fn the_last_words_of_a_client_that_has_not_read_reach_the_service_and_the_other_
     let scene = Scene::new();
     let (_guest, socket) = scene.guest();
     let (mut client, mut served) = scene.connect(&socket);
-    // More than all sockets on the way hold.
+    // More bytes than all sockets on the way hold.
     served
         .set_write_timeout(Some(Duration::from_millis(200)))
         .unwrap();
@@ -168,7 +168,7 @@ fn clients_come_again_when_the_hosts_end_or_the_service_does() {
 fn a_service_that_is_not_there_is_named_and_its_clients_are_hung_up_on() {
     let mut scene = Scene::new();
     let address = scene.service.local_addr().unwrap();
-    // Nobody listens there from now on, and later somebody else.
+    // From now on there is no listener, and later another one.
     scene.service = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let (_guest, socket) = scene.guest();
     let mut client = UnixStream::connect(&socket).unwrap();

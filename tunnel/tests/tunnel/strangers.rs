@@ -1,4 +1,4 @@
-//! Who is refused: ends that show other certificates or none, and clients that do not speak TLS. What they cost, and that they hurt nobody.
+//! Refused strangers: ends that show other certificates or none, and clients that do not speak TLS. Their cost is bounded, and they hurt nobody.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use rcgen::ExtendedKeyUsagePurpose;
 use crate::ends::{PATIENCE, Scene};
 use crate::fleet::{Fleet, HOST, Identity, Valid};
 
-/// Whether a client is hung up on without a word.
+/// Whether the tunnel closes a client's connection without a word.
 fn is_hung_up_on(socket: &Path) -> bool {
     let mut client = UnixStream::connect(socket).unwrap();
     client.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -50,7 +50,7 @@ fn a_guest_with_a_strangers_certificate_is_refused_and_the_service_never_knows()
     let mut scene = Scene::new();
     let strangers = Fleet::new();
     let mut identity = strangers.guest();
-    // It knows the fleet's authority, as anybody may.
+    // It knows the fleet's authority, which is public.
     identity.ca = scene.fleet.path("ca.pem");
     let (_guest, socket) = scene.guest();
     let mut old = scene.connect(&socket);
@@ -111,7 +111,7 @@ fn garbage_ends_the_connection_that_brings_it_and_no_other() {
     let mut scene = Scene::new();
     let (_guest, socket) = scene.guest();
     let mut old = scene.connect(&socket);
-    // What speaks no TLS; a record that announces more than there may be; the beginning of a handshake, then something else.
+    // A client that speaks no TLS; a record that announces more than there may be; the beginning of a handshake, then something else.
     let hello = [&[0x16, 3, 1, 0, 4, 1, 0, 0xff, 0xff][..], &[0; 64]].concat();
     for garbage in [
         &b"GET / HTTP/1.1\r\n\r\n"[..],
@@ -158,7 +158,7 @@ fn a_crowd_that_never_finishes_its_handshakes_costs_little_and_keeps_no_guest_ou
         "{}",
         scene.host.log()
     );
-    // Complaints are not for strangers to multiply.
+    // Strangers cannot multiply complaints.
     assert!(scene.host.log().lines().count() < 10, "{}", scene.host.log());
     assert!(!scene.is_reached());
 }

@@ -15,7 +15,7 @@ pub(crate) const MACHINE: &str = "web-1";
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// With the seed that a failure has told, or another one.
+    /// Takes the seed from a failure's message, or another one.
     pub(crate) fn new() -> Random {
         let given = std::env::var("FERRETTO_SEED")
             .ok()
@@ -63,7 +63,7 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// One that uploads to a URL, with these variables in its environment.
+    /// A site that uploads to a URL, with these variables in its environment.
     pub(crate) fn new(url: &str, variables: Vec<(&'static str, String)>) -> Site {
         let site = Site {
             root: tempfile::tempdir().unwrap(),
@@ -123,7 +123,7 @@ impl Site {
         Running(self.command().spawn().unwrap())
     }
 
-    /// Has it upload what is there.
+    /// Makes it upload all files.
     pub(crate) fn once(&self) -> Output {
         self.command().arg("--once").output().unwrap()
     }
@@ -137,13 +137,13 @@ impl Site {
         );
     }
 
-    /// What it remembers.
+    /// Its memory.
     pub(crate) fn state(&self) -> Value {
         let state = std::fs::read(self.root.path().join("state/state.json"));
         state.map_or(Value::Null, |state| serde_json::from_slice(&state).unwrap())
     }
 
-    /// Checks what is stored below a folder: no object is half or was replaced. Returns the number of objects, and the names of other files there.
+    /// Checks the objects below a folder: none is partial or was replaced. Returns the number of objects, and the names of other files there.
     pub(crate) fn check(&mut self, store: &Path) -> (usize, Vec<String>) {
         let Ok(entries) = std::fs::read_dir(store.join(MACHINE)) else {
             return (0, Vec::new());

@@ -1,4 +1,4 @@
-//! What no library can go below: the time-stamp counter read, scaled, and stored with sixteen bytes for each event.
+//! The least cost of any library: the time-stamp counter read, scaled, and stored with sixteen bytes for each event.
 
 use std::arch::x86_64::_rdtsc;
 use std::cell::UnsafeCell;

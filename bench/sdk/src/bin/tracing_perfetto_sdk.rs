@@ -36,7 +36,7 @@ impl Peer for TracingPerfettoSdk {
     }
 
     fn set_up(&self, _tracing: Tracing, shared_memory: SharedMemory) {
-        // What the crate's own `init_system` does, but for the size of the memory.
+        // As the crate's own `init_system`, but for the size of the memory.
         Producer::init(
             ProducerInitArgsBuilder::new()
                 .backends(Backends::SYSTEM)

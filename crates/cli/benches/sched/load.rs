@@ -17,7 +17,7 @@ const EVENTS_PER_ROUND_TRIP: u32 = 3;
 /// The pause of a rate-limited pair between two bursts.
 const BURST: Duration = Duration::from_millis(10);
 
-/// What timers are set to, so that none ends during a bench.
+/// The time that timers are set to, so that none ends during a bench.
 const IN_AN_HOUR: Itimerspec = Itimerspec {
     it_interval: Timespec {
         tv_sec: 0,

@@ -51,7 +51,7 @@ pub(crate) struct Departure {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failed {
     pub(crate) source: String,
-    /// What failed, and why: `could not be started: …`.
+    /// The failure and its reason: `could not be started: …`.
     pub(crate) failure: String,
 }
 

@@ -1,4 +1,4 @@
-//! Findings from what `android.heapprofd` says about allocations that are missing.
+//! Findings from the reports of `android.heapprofd` about missing allocations.
 //!
 //! [`sources`](super::sources) calls it with what [`Evidence`](super::evidence::Evidence) has added up. The service's counters do not cover this,
 //! because samples that a program's shared memory had no room for never reached the service.

@@ -1,4 +1,4 @@
-//! Findings from what `linux.perf` says about samples that are missing.
+//! Findings from the reports of `linux.perf` about missing samples.
 //!
 //! [`sources`](super::sources) calls it with what [`Evidence`](super::evidence::Evidence) has added up. The service's counters do not cover this,
 //! because samples that the kernel's ring buffers had no room for never reached the service.

@@ -17,7 +17,7 @@ pub(super) struct Texts {
 }
 
 impl Texts {
-    /// Takes in interned data. Of two entries with one id, the first holds.
+    /// Takes in interned data. The first of two entries with one id holds.
     pub(super) fn take(&mut self, interned: &InternedData) {
         for entry in &interned.debug_annotation_names {
             let name = || entry.name.clone().unwrap_or_default();

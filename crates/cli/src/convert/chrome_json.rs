@@ -315,7 +315,7 @@ impl ChromeJson {
     /// Writes everything.
     ///
     /// # Errors
-    /// Those of `out`, or if the temporary file cannot be read.
+    /// The errors of `out`, or if the temporary file cannot be read.
     pub(super) fn finish(self, out: &mut dyn Write) -> io::Result<()> {
         let mut second = SecondPass {
             tracks: &self.tracks,
@@ -399,7 +399,7 @@ impl Sequence {
     }
 }
 
-/// What is needed to write events in the order of their times.
+/// The state for writing events in the order of their times.
 struct SecondPass<'a> {
     tracks: &'a HashMap<u64, Track>,
     /// The names of open slices of tracks that are no threads, for their ends have to repeat them.

@@ -1,4 +1,4 @@
-//! Where the result of a conversion goes: a file that appears whole or not at all, or stdout.
+//! The destination of a conversion's result: a file that appears whole or not at all, or stdout.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Seek, Write};
@@ -60,10 +60,10 @@ impl Destination {
     }
 
     /// Has `write` produce the contents. A file is changed only after that, and one that was created for it is removed if that fails. `input` is the
-    /// name of what is read.
+    /// name of the input.
     ///
     /// # Errors
-    /// Those of `write`, or if the contents cannot be written.
+    /// The errors of `write`, or if the contents cannot be written.
     pub(super) fn fill<T>(
         self,
         input: &str,
@@ -74,7 +74,7 @@ impl Destination {
             Destination::File(path, mut file, origin, packing) => {
                 let written = fill_file(&path, &mut file, packing, write);
                 if written.is_err() && origin == Origin::Created {
-                    // It is empty, and its absence says more. What went wrong is reported anyway.
+                    // It is empty, and its absence says more. The failure is reported anyway.
                     let _ = fs::remove_file(&path);
                 }
                 (path.display().to_string(), written)

@@ -19,7 +19,7 @@ const USUAL_INTERVAL: u64 = 1_000_000;
 /// Writes the samples of one event.
 ///
 /// # Errors
-/// Those of `out`.
+/// The errors of `out`.
 pub(super) fn write(recording: &Recording, event: EventId, out: &mut impl Write) -> io::Result<()> {
     let mut samples: Vec<&Sample> = recording
         .samples

@@ -13,7 +13,7 @@ use crate::samples::{EventId, Measure, Period, Recording};
 /// Draws the samples of one event. There has to be at least one with a call stack.
 ///
 /// # Errors
-/// Those of `out`.
+/// The errors of `out`.
 pub(super) fn write(recording: &Recording, event: EventId, out: &mut impl Write) -> io::Result<()> {
     let lines: Vec<String> = folded::lines(recording, event)
         .into_iter()

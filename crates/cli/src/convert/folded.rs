@@ -12,7 +12,7 @@ use crate::samples::{EventId, FrameId, Key, Owner, Profile, Recording};
 /// Writes the samples of one event.
 ///
 /// # Errors
-/// Those of `out`.
+/// The errors of `out`.
 pub(super) fn write(recording: &Recording, event: EventId, out: &mut impl Write) -> io::Result<()> {
     for (stack, count) in lines(recording, event) {
         writeln!(out, "{stack} {count}")?;

@@ -144,7 +144,7 @@ impl SampleFormat {
 /// Writes the samples of these events. Formats that have room for one event get those of the first.
 ///
 /// # Errors
-/// Those of `out`; [`io::ErrorKind::InvalidData`] if there are no events.
+/// The errors of `out`; [`io::ErrorKind::InvalidData`] if there are no events.
 pub(super) fn write(
     recording: &Recording,
     format: SampleFormat,

@@ -1,6 +1,6 @@
-//! What is missing from a profile, in words.
+//! Sentences about the losses of a profile.
 //!
-//! [`convert`](super) says it about each trace of samples, `ferretto profile` and `ferretto heap` about what they have recorded, and pprof profiles
+//! [`convert`](super) says it about each trace of samples, `ferretto profile` and `ferretto heap` about their recordings, and pprof profiles
 //! have it as comments.
 
 use crate::figures::Counted;

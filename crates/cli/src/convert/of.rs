@@ -1,6 +1,6 @@
 //! Which of a trace's numbers are converted: samples of `linux.perf`, or one of those that heap profiles have.
 //!
-//! [`convert`](super) calls it with `--of`, and `ferretto heap` for what it has recorded.
+//! [`convert`](super) calls it with `--of`, and `ferretto heap` for its recording.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use clap::ValueEnum;
 
 use crate::samples::{EventId, Measure, Recording};
 
-/// What `--of` chooses.
+/// The choice of `--of`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Of {
     /// Samples of the CPU profiler
@@ -51,7 +51,7 @@ impl Of {
 /// there are none, the heap profiles.
 ///
 /// # Errors
-/// What was chosen, if the recording has none of it.
+/// The chosen number, if the recording has none of it.
 pub(crate) fn events(recording: &Recording, of: Option<Of>) -> Result<Vec<EventId>, Of> {
     let all = recording.events_with_stacks();
     let (mut heap, cpu): (Vec<EventId>, Vec<EventId>) = all
@@ -78,7 +78,7 @@ pub(super) fn is_heap(recording: &Recording, events: &[EventId]) -> bool {
     first.is_some_and(|event| recording.measure(*event).is_some())
 }
 
-/// Says which events are left out of a format that has room for one. Of the numbers of a heap profile people know that they have chosen one.
+/// Says which events are left out of a format that has room for one. People know that they have chosen one of the numbers of a heap profile.
 pub(super) fn others(recording: &Recording, events: &[EventId]) -> Option<String> {
     if is_heap(recording, events) {
         return None;

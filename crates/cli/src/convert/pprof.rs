@@ -35,7 +35,7 @@ mod field {
 /// Writes the samples of these events.
 ///
 /// # Errors
-/// Those of `out`.
+/// The errors of `out`.
 pub(super) fn write(recording: &Recording, events: &[EventId], out: &mut impl Write) -> io::Result<()> {
     let mut gzip = GzEncoder::new(&mut *out, Compression::default());
     Pprof::new(&recording.profile).write(recording, events, &mut gzip)?;
@@ -172,7 +172,7 @@ impl<'a> Pprof<'a> {
             let comment = self.string(&loss);
             writer.varint_field(field::COMMENT, comment);
         }
-        // Of heap profiles, the first number is the one that was asked for.
+        // The first number of a heap profile is the one that was asked for.
         let asked = events
             .first()
             .filter(|event| recording.measure(**event).is_some());

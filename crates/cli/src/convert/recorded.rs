@@ -1,4 +1,4 @@
-//! What `ferretto profile`, `ferretto heap` and `ferretto symbolize` need of conversions: the packets of a trace that was recorded, and files for samples and packets.
+//! The parts of conversions that `ferretto profile`, `ferretto heap` and `ferretto symbolize` need: the packets of a trace that was recorded, and files for samples and packets.
 
 use std::path::Path;
 

@@ -52,7 +52,7 @@ impl SortedSpool {
     /// Passes the records to `visit` by their times; those of one time in the order in which they came.
     ///
     /// # Errors
-    /// Those of `visit`, or if the temporary file cannot be read.
+    /// The errors of `visit`, or if the temporary file cannot be read.
     pub(super) fn each(mut self, mut visit: impl FnMut(u64, &[u8]) -> io::Result<()>) -> io::Result<()> {
         self.out.flush()?;
         self.places.sort_by_key(|place| place.time);

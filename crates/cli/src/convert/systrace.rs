@@ -319,7 +319,7 @@ impl Systrace {
         };
         let (mut switches, mut wakings) = (switches.rows().peekable(), wakings.rows().peekable());
         loop {
-            // Who wakes is who runs, so both have to be taken in together.
+            // The thread that wakes another is the one that runs, so both have to be taken in together.
             let is_switch = match (switches.peek(), wakings.peek()) {
                 (Some(switch), Some(waking)) => switch.time <= waking.time,
                 (Some(_), None) => true,
@@ -373,7 +373,7 @@ impl Systrace {
     /// Writes everything.
     ///
     /// # Errors
-    /// Those of `out`, or if the temporary file cannot be read.
+    /// The errors of `out`, or if the temporary file cannot be read.
     pub(super) fn finish(self, out: &mut dyn Write) -> io::Result<()> {
         let (names, processes) = (&self.names, &self.processes);
         out.write_all(HEADER.as_bytes())?;

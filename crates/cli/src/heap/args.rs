@@ -122,7 +122,7 @@ pub(super) struct Args {
     /// Write this format [default: by the ending of FILE, or else perfetto]
     #[arg(long, value_name = "FORMAT", value_parser = format_parser())]
     format: Option<ProfileFormat>,
-    /// Say only what went wrong or was lost, and the file's name unless -o gave it
+    /// Print only errors and losses, and the file's name unless -o gave it
     #[arg(short, long)]
     pub(super) quiet: bool,
     /// Exit with 3 unless everything was recorded and nothing lost
@@ -182,7 +182,7 @@ pub(super) enum ArgsError {
     Goal(GoalError),
 }
 
-/// What a program does when its shared memory is full.
+/// The behaviour of a program whose shared memory is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WhenFull {
     /// It loses samples.

@@ -94,7 +94,7 @@ fn heapprofd(arguments: &Args) -> Result<HeapprofdConfig, ArgsError> {
         shmem_size_bytes: Some(arguments.shared_memory()?),
         pid: arguments.pid.iter().map(|pid| *pid as u64).collect(),
         process_cmdline: arguments.name.clone(),
-        // Of a command, all that it starts is profiled, whatever its name. Other programs do not find our profiler, or had to start just now.
+        // All programs that a command starts are profiled, whatever their names. Other programs do not find our profiler, or had to start just now.
         all: given(arguments.all || (has_command && arguments.name.is_empty())),
         no_running: given(arguments.no_running || has_command),
         no_startup: given(arguments.no_startup),

@@ -64,7 +64,7 @@ enum HeapError {
     NoSamples,
 }
 
-/// Runs with the arguments after the program's name; returns the exit code. Of the two ways to find a service, a command takes the first. Programs that
+/// Runs with the arguments after the program's name; returns the exit code. A command takes the first of the two ways to find a service. Programs that
 /// run already need the second: if it starts a service, they find its heap profiler.
 pub(crate) fn run(words: Vec<OsString>, for_command: FindService<'_>, for_running: FindService<'_>) -> u8 {
     let arguments: Args = match arguments(NAME, words, &other_profilers::ADVICE) {
@@ -91,7 +91,7 @@ pub(crate) fn run(words: Vec<OsString>, for_command: FindService<'_>, for_runnin
     }
 }
 
-/// What is recorded, without the goal.
+/// The subject of the recording, without the goal.
 struct Prepared {
     config: TraceConfig,
     duration: Option<std::time::Duration>,

@@ -1,4 +1,4 @@
-//! What a heap profile says, for the terminal: how much is live and was allocated, and the functions that hold most of it.
+//! The summary of a heap profile for the terminal: how much is live and was allocated, and the functions that hold most of it.
 //!
 //! [`run`](super::run) prints it after a recording. Bytes are estimates: each sample stands for as many as were allocated since the one before, on
 //! average. Allocations are those that were sampled.
@@ -26,7 +26,7 @@ pub(super) fn summary(recording: &Recording, goal: &Goal, file: &Path) -> String
     let allocated = event(Measure::AllocatedSize);
     let live = event(Measure::LiveSize);
     let is_at_max = recording.profile.heaps.iter().any(|heap| heap.is_at_max);
-    // What people look for first is printed last: they look at the end.
+    // The most important part is printed last, because people look at the end first.
     if let Some(allocated) = allocated.filter(|_| !is_at_max) {
         let count = sum(event(Measure::AllocatedCount));
         text += &format!(

@@ -24,7 +24,7 @@ pub(crate) struct Console {
     palette: Palette,
     /// Lines that are kept for another console instead of being printed.
     kept: Option<Vec<String>>,
-    /// What is shown below the changing line.
+    /// The text below the changing line.
     below: Option<Box<dyn Below>>,
 }
 
@@ -293,7 +293,7 @@ impl Console {
         // The last column stays free, because some terminals wrap when it is filled.
         let line = line.fitting(terminal_width() - 1).painted(self.palette);
         let rows = self.below.as_ref().map_or_else(Vec::new, |below| below.rows());
-        // The cursor goes back up, so nothing may scroll away. One row stays free for what else is printed.
+        // The cursor goes back up, so nothing may scroll away. One row stays free for other output.
         let rows = &rows[..rows.len().min(terminal_height().saturating_sub(2))];
         let below: String = rows.iter().map(|row| format!("\n{row}")).collect();
         let up = match rows.len() {

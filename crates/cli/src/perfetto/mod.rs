@@ -152,7 +152,7 @@ pub(crate) struct Order {
     pub(crate) once_started: Option<Duration>,
     /// A command that runs meanwhile.
     pub(crate) command: Option<CommandLine>,
-    /// What a terminal shows meanwhile.
+    /// The display of a terminal meanwhile.
     pub(crate) below: Option<Box<dyn Below>>,
 }
 

@@ -96,7 +96,7 @@ pub(super) struct Args {
     /// Write this format [default: by the ending of FILE, or else perfetto]
     #[arg(long, value_name = "FORMAT", value_enum)]
     format: Option<ProfileFormat>,
-    /// Say only what went wrong or was lost, and the file's name unless -o gave it
+    /// Print only errors and losses, and the file's name unless -o gave it
     #[arg(short, long)]
     pub(super) quiet: bool,
     /// Exit with 3 unless everything was recorded and nothing lost

@@ -1,4 +1,4 @@
-//! What is sampled: the processes, threads and CPUs that the flags name, checked before anything is recorded.
+//! The targets of sampling: the processes, threads and CPUs that the flags name, checked before anything is recorded.
 //!
 //! The [flags](super::args) make it. The [config](super::config) chooses processes and CPUs by it. The profiler knows no single threads: it samples their
 //! whole processes, and the reader of the trace leaves the other threads out of the list and of formats other than the trace.
@@ -24,7 +24,7 @@ pub(super) enum TargetError {
     Offline { asked: String, cpu: u32, online: String },
 }
 
-/// What is sampled.
+/// The targets of sampling.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Targets {
     /// All processes if it is empty.

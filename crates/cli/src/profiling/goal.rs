@@ -67,7 +67,7 @@ pub(crate) enum GoalError {
     Stdout,
 }
 
-/// Where the profile goes.
+/// The destination of the profile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Goal {
     pub(crate) format: ProfileFormat,

@@ -1,4 +1,4 @@
-//! What `ferretto profile` and `ferretto heap` share: the recording, the file that a profile goes into, the list of functions, the family of a command, and answers
+//! The parts that `ferretto profile` and `ferretto heap` share: the recording, the file that a profile goes into, the list of functions, the family of a command, and answers
 //! to flags of other tools.
 
 mod advice;

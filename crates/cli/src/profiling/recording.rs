@@ -16,7 +16,7 @@ use crate::perfetto::{
 use crate::service::FindService;
 use crate::stderr;
 
-/// What is recorded, and how.
+/// The subject of a recording, and its settings.
 pub(crate) struct Wish<'a> {
     /// The name of the subcommand, which begins each message.
     pub(crate) name: &'static str,
@@ -27,7 +27,7 @@ pub(crate) struct Wish<'a> {
     /// How long to record, counted from the time at which all data sources have started; `None` until the command ends, or Ctrl-C.
     pub(crate) once_started: Option<Duration>,
     pub(crate) command: Option<CommandLine>,
-    /// What a terminal shows meanwhile.
+    /// The display of a terminal meanwhile.
     pub(crate) below: Option<Box<dyn Below>>,
 }
 

@@ -1,4 +1,4 @@
-//! What a trace says about the scheduler: which thread started which, and when each one got a CPU.
+//! Reads a trace's statements about the scheduler: which thread started which, and when each one got a CPU.
 //!
 //! `ferretto profile` and `ferretto heap` read it before the samples, to know which processes are a command's, and how long threads waited.
 
@@ -22,7 +22,7 @@ pub(crate) struct Schedule {
     other_clocks: u64,
 }
 
-/// What is taken from a trace.
+/// The facts from a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Take {
     Parents,

@@ -55,7 +55,7 @@ pub(crate) fn table_of(recording: &Recording, event: EventId, screen: Screen, mo
                 if seen.is_empty() {
                     share.own += count;
                 }
-                // Of a recursion, a stack counts once.
+                // A stack with a recursion counts once.
                 if seen.insert(function.clone()) {
                     share.total += count;
                 }

@@ -24,9 +24,9 @@ const LONGEST: u32 = 7 * 24 * 3600 * 1000;
 /// How long producers have to write out their newest data before a seal, so that a hanging one does not hold it up. The data are taken from its
 /// shared memory after that.
 const FLUSH_TIMEOUT: u32 = 500;
-/// The quota has so many times the room of all rings, for what is left of them after a crash and for the files made of that.
+/// The quota has so many times the room of all rings, for their remains after a crash and for the files made of these.
 const RINGS_SHARE: u64 = 3;
-/// What a file has besides the contents of the buffers: packets of the service, and what it adds to each packet. For small packets the latter is much.
+/// A file's share besides the contents of the buffers: the service's packets, and the fields that it adds to each packet. For small packets these are much.
 const EXTRA: u64 = 2 << 20;
 
 /// A session as its file has it.
@@ -42,7 +42,7 @@ pub(super) struct Config {
     pub(super) crash_safe: Option<CrashSafe>,
 }
 
-/// What a crash-safe session has besides.
+/// The further parts of a crash-safe session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct CrashSafe {
     /// The room of its ring, in bytes.

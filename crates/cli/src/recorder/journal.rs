@@ -340,7 +340,7 @@ fn check(event: ConsumerEvent) -> Result<Option<(ferretto_client::consumer::Pack
     }
 }
 
-/// Copies segments into a file of at most `most` bytes, and ends the file where the next packets have no room. Of a segment that was cut off, the whole
+/// Copies segments into a file of at most `most` bytes, and ends the file where the next packets have no room. From a segment that was cut off, the whole
 /// packets count.
 ///
 /// # Errors

@@ -80,7 +80,7 @@ impl LiveSession {
         self.watch.token()
     }
 
-    /// Waits for what it needs. To be called before each wait.
+    /// Waits for its next input. To be called before each wait.
     pub(super) fn watch(&mut self, reactor: &Reactor) {
         self.watch
             .update(reactor, Some((self.endpoint.as_fd(), self.endpoint.interest())));

@@ -1,6 +1,6 @@
 //! The last data of a crash-safe session, in files: a ring of segments.
 //!
-//! [`journal`](super::journal) appends the packets that it reads from the service. What is written survives the end of any process, because the kernel has
+//! [`journal`](super::journal) appends the packets that it reads from the service. Written data survives the end of any process, because the kernel has
 //! it. The oldest segment makes room for a new one; only the first segment of a run stays, because it has the packets that come once: the config, the
 //! machine, the first clocks. A segment holds whole packets, but its last write may be cut off if the recorder is killed: [`whole`] finds the end.
 //!
@@ -145,7 +145,7 @@ pub(super) struct Leftover {
     pub(super) session: SessionName,
     /// The oldest first.
     pub(super) segments: Vec<PathBuf>,
-    /// What they take.
+    /// Their size.
     pub(super) bytes: u64,
 }
 

@@ -108,7 +108,7 @@ struct Daemon {
     results: (Sender<SealResult>, Receiver<SealResult>),
     /// The ends of crash-safe sessions, by their tokens.
     ends: (Sender<SessionEnd>, Receiver<SessionEnd>),
-    /// What is left of the rings of earlier runs, until it is sealed.
+    /// The remains of the rings of earlier runs, until they are sealed.
     salvages: HashMap<SealId, Leftover>,
     board: Board,
     /// When sessions are asked for their statistics, if there are metrics.
@@ -213,7 +213,7 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// Tells whoever waits that sessions are being started.
+    /// Tells the program that waits for it that sessions are being started.
     fn report_start(&self, notify: Option<&OwnedFd>) {
         let count = self.recorder.sessions().count();
         log::info(format_args!(
@@ -446,7 +446,7 @@ impl Daemon {
         }
     }
 
-    /// Ends a session. What its ring has goes with it, like the buffers of others.
+    /// Ends a session. The contents of its ring go with it, like the buffers of others.
     fn stop_session(&mut self, name: &SessionName) {
         self.live.remove(name);
         self.stats.remove(name.as_str());

@@ -1,4 +1,4 @@
-//! What a profile counts: the event that triggers its samples.
+//! The subject of a profile's counts: the event that triggers its samples.
 //!
 //! The reader of samples calls it with the defaults of a sequence (`PerfSampleDefaults`). Names are those of upstream's trace processor, which follow
 //! `perf`.
@@ -42,7 +42,7 @@ pub(crate) enum Period {
 }
 
 impl Default for Event {
-    /// What old producers count, which write no defaults.
+    /// The event of old producers, which write no defaults.
     fn default() -> Event {
         Event {
             name: counter_name(Counter::SW_CPU_CLOCK).to_owned(),

@@ -24,7 +24,7 @@ use super::model::{Profile, StackId};
 use super::sequence::Interned;
 use crate::packet::varint;
 
-/// The heap of Android's runtime. Upstream's trace processor takes no notice of what its dumps say of frees.
+/// The heap of Android's runtime. Upstream's trace processor ignores the frees in its dumps.
 const ART: &str = "com.android.art";
 /// The name that upstream's trace processor gives to heaps without one.
 const UNKNOWN: &str = "unknown";
@@ -39,7 +39,7 @@ impl Profile {
         self.heaps.get(heap.0 as usize)
     }
 
-    /// Forgets the heaps of processes that are not wanted, and what is missing from them. Returns the new places of the others.
+    /// Forgets the heaps of processes that are not wanted, and their losses. Returns the new places of the others.
     pub(super) fn keep_heaps(&mut self, mut wants: impl FnMut(u32) -> bool) -> HashMap<HeapId, HeapId> {
         let mut places = HashMap::new();
         for (before, heap) in (0..).zip(std::mem::take(&mut self.heaps)) {
@@ -117,10 +117,10 @@ struct Pending {
     counts: Counts,
 }
 
-/// What is known of a sequence of `ProfilePacket`s.
+/// The state of a sequence of `ProfilePacket`s.
 #[derive(Debug, Default)]
 struct Sequence {
-    /// What the packets of this dump have themselves.
+    /// The entries in the packets of this dump.
     own: Interned,
     pending: Vec<Pending>,
     /// The index of the next packet.
@@ -315,7 +315,7 @@ impl Measure {
     }
 }
 
-/// What the heaps of a profile have in common.
+/// The common part of the heaps of a profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Malloc,

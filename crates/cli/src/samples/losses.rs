@@ -17,7 +17,7 @@ use super::heap::HeapLosses;
 /// The most CPUs of which each set of them remembers.
 const MAX_CPUS: usize = 1 << 12;
 
-/// What a `PerfSample` says about something that is missing.
+/// A `PerfSample`'s statement about a loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Remark {
     /// A sample has no call stack, for this reason.
@@ -106,7 +106,7 @@ pub(crate) struct Losses {
     pub(crate) gone_cpus: BTreeSet<u32>,
     /// CPUs whose events could not be opened.
     pub(crate) unavailable_cpus: BTreeSet<u32>,
-    /// What is missing from heap profiles.
+    /// The losses of heap profiles.
     pub(crate) heaps: HeapLosses,
 }
 

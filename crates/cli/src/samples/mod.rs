@@ -1,6 +1,6 @@
 //! A profile as read from a trace: call stacks, what they were counted for, and in which threads or heaps.
 //!
-//! [`convert`](crate::convert) calls it, for files and for what `ferretto profile` has just recorded. [`Reader`] takes the packets of a trace one at a
+//! [`convert`](crate::convert) calls it, for files and for the fresh recordings of `ferretto profile`. [`Reader`] takes the packets of a trace one at a
 //! time, so that a profile can also be shown while it is recorded. It understands the samples of `linux.perf` (`PerfSample`) and the heap
 //! profiles of `android.heapprofd` ([`heap`]) with everything that they refer to, as upstream's trace processor does.
 //!
@@ -38,7 +38,7 @@ pub(crate) struct Sample {
     pub(crate) cpu: Option<u32>,
     /// Whether the kernel was running.
     pub(crate) mode: Mode,
-    /// What was counted.
+    /// The counted event.
     pub(crate) event: EventId,
     /// `None` if the sample has no call stack, or none that can be read.
     pub(crate) stack: Option<StackId>,
@@ -51,7 +51,7 @@ pub(crate) struct Thread {
     pub(crate) tid: u32,
 }
 
-/// What the processor was doing.
+/// The activity of the processor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     Unknown,
@@ -80,7 +80,7 @@ impl Owner {
     }
 }
 
-/// What samples are added up by.
+/// The criterion by which samples are added up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Key {
     pub(crate) event: EventId,
@@ -143,7 +143,7 @@ pub(crate) struct Recording {
 
 impl Recording {
     /// Returns the events that have samples with call stacks, in the order in which the trace mentions them, but waiting later: its samples mean little
-    /// unless they are weighted by its length. The numbers of heap profiles come last, beginning with what was not freed.
+    /// unless they are weighted by its length. The numbers of heap profiles come last, beginning with the allocations that were not freed.
     pub(crate) fn events_with_stacks(&self) -> Vec<EventId> {
         let mut events: Vec<EventId> = self.totals.counts.keys().map(|key| key.event).collect();
         events.sort_by_key(|event| (self.measure(*event), self.is_waiting(*event), *event));
@@ -169,7 +169,7 @@ impl Recording {
     }
 }
 
-/// What is kept of the samples.
+/// The details of samples to keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keep {
     /// Only sums.

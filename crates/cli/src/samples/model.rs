@@ -1,6 +1,6 @@
-//! What samples refer to: names, modules, frames and call stacks, each stored once.
+//! The objects of samples: names, modules, frames and call stacks, each stored once.
 //!
-//! [`Reader`](super::Reader) fills it, and whoever shows a profile reads it.
+//! [`Reader`](super::Reader) fills it, and the code that shows a profile reads it.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -223,7 +223,7 @@ pub(crate) struct Profile {
     pub(super) frames: Once<Frame>,
     pub(crate) stacks: Callstacks,
     pub(super) symbols: Symbols,
-    /// What was counted, in the order in which the trace mentions it.
+    /// The counted events, in the order in which the trace mentions them.
     pub(crate) events: Vec<Event>,
     pub(crate) names: Names,
     /// The heaps that were profiled.

@@ -19,7 +19,7 @@ const MAX_NAMES: usize = 1 << 20;
 /// The most bytes of a name.
 const MAX_NAME: usize = 256;
 
-/// Who says how a thread is called. A later one in this list is believed more, as by upstream's trace processor.
+/// The source of a thread's name. A later source in this list takes precedence, as by upstream's trace processor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Witness {
     KernelEvent,

@@ -1,6 +1,6 @@
 //! Takes in the packets of a trace, one at a time, and returns the samples among them.
 //!
-//! A packet is understood with what its sequence said before: defaults and interned data. After a loss these are unknown until the sequence clears its
+//! A packet is understood with the earlier state of its sequence: defaults and interned data. After a loss these are unknown until the sequence clears its
 //! state, and samples that need them are counted as unreadable, as upstream's trace processor does.
 
 use std::collections::HashMap;
@@ -38,7 +38,7 @@ pub(crate) struct Reader {
 impl Reader {
     /// Returns what all samples refer to, and the counts of heap profiles.
     pub(super) fn finish(mut self) -> (Profile, HashMap<(HeapId, StackId), Counts>) {
-        // Of a profiler that was killed, the last dump may lack its end.
+        // The last dump of a killed profiler may lack its end.
         for sequence in self.heaps.unfinished() {
             let interned = &mut self.sequences.entry(sequence).or_default().state.interned;
             self.heaps.end(&mut self.profile, sequence, interned);
@@ -47,12 +47,12 @@ impl Reader {
         (self.profile, self.heaps.totals())
     }
 
-    /// What all samples so far refer to.
+    /// The objects of all samples so far.
     pub(super) fn profile_mut(&mut self) -> &mut Profile {
         &mut self.profile
     }
 
-    /// Takes in an encoded packet. Returns the sample in it, if it has one of a thread that is wanted. What samples of others lack is not counted, but
+    /// Takes in an encoded packet. Returns the sample in it, if it has one of a thread that is wanted. The losses of other threads' samples are not counted, but
     /// their frames are known, so that they can be named in the trace.
     pub(super) fn packet(&mut self, encoded: &[u8], wants: impl FnOnce(Thread) -> bool) -> Option<Sample> {
         let packet = Packet::new(encoded);

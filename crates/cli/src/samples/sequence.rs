@@ -1,4 +1,4 @@
-//! What the packets of one sequence refer to: interned data, as it came and as it was looked up.
+//! The interned data of one sequence, as it came and as it was looked up.
 //!
 //! The reader of samples has one for each sequence. Entries are kept encoded until a sample needs them, because a packet may describe a frame before
 //! the mapping that the frame refers to.
@@ -38,7 +38,7 @@ pub(super) struct Interned {
 }
 
 impl Interned {
-    /// Takes in an encoded `InternedData`. Of two entries with one id, the first holds, as for upstream's trace processor.
+    /// Takes in an encoded `InternedData`. The first of two entries with one id holds, as for upstream's trace processor.
     pub(super) fn take(&mut self, profile: &mut Profile, encoded: &[u8]) {
         for field in Reader::new(encoded).map_while(Result::ok) {
             let Value::Bytes(entry) = field.value else {

@@ -12,12 +12,12 @@ use ferretto_wire::Writer;
 
 use crate::samples::{Profile, Unnamed};
 
-/// What was found.
+/// The findings.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     /// Addresses without a name.
     pub(crate) addresses: u64,
-    /// Those that have one now.
+    /// Addresses that have a name now.
     pub(crate) named: u64,
     /// Modules without a file, or with one that has no names for them, and the reason.
     pub(crate) missing: Vec<Missing>,
@@ -40,7 +40,7 @@ pub(crate) fn debug_files() -> DebugFiles {
 /// Passes an encoded packet to `write` for each module that has names, and adds the names to the profile.
 ///
 /// # Errors
-/// Those of `write`.
+/// The errors of `write`.
 pub(crate) fn symbolize<E>(
     profile: &mut Profile,
     files: &DebugFiles,
@@ -53,7 +53,7 @@ pub(crate) fn symbolize<E>(
 /// Does the same with these addresses only.
 ///
 /// # Errors
-/// Those of `write`.
+/// The errors of `write`.
 pub(crate) fn name<E>(
     profile: &mut Profile,
     all: impl IntoIterator<Item = Unnamed>,

@@ -266,7 +266,7 @@ const {chromium} = require(path.join(ensureSetup('browser').nodeModules, 'playwr
     await waitForTrace(page);
     const {traceTitle, importErrors} = await page.evaluate(() => self.app.trace.traceInfo);
     console.log(`${importErrors} errors in ${traceTitle}`);
-    // What the UI looks for in vain: whether a trace processor listens here.
+    // The UI checks in vain whether a trace processor listens here.
     console.log(failed.filter((url) => !url.endsWith('/status')).join(' '));
   } finally {
     await context.close();

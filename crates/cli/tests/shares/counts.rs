@@ -28,9 +28,9 @@ struct Count {
 /// The samples that count for a function.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Reading {
-    /// Those in which it ran itself.
+    /// The samples in which it ran itself.
     Own,
-    /// Those in which it was on the stack.
+    /// The samples in which it was on the stack.
     Total,
 }
 

@@ -150,7 +150,7 @@ struct Both {
     /// As `perf report` counts: by symbols.
     ours_by_symbol: Counts,
     perfs: Counts,
-    /// What `ferretto profile` prints.
+    /// The output of `ferretto profile`.
     said: String,
 }
 

@@ -1,4 +1,4 @@
-//! What a trace says of heaps, read packet by packet: no trace processor is needed, and everything that counts is exact.
+//! Reads a trace's statements about heaps, packet by packet: no trace processor is needed, and everything that counts is exact.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -25,11 +25,11 @@ pub(crate) struct ProcessHeap {
     pub(crate) hit_guardrail: bool,
     pub(crate) buffer_overran: bool,
     pub(crate) rejected: bool,
-    /// What is missing, as it was told last.
+    /// The losses, as the trace stated them last.
     pub(crate) losses: Losses,
 }
 
-/// What a call stack has allocated and freed.
+/// The allocations and releases of a call stack.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Account {
     /// From the outermost function to the innermost.

@@ -9,7 +9,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::fs::FileExt;
 
-/// What became of an injected call.
+/// The result of an injected call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// Its result: an error is a negative number.
@@ -105,7 +105,7 @@ fn ptrace(request: libc::c_uint, pid: libc::pid_t, data: *mut libc::c_void) -> i
     }
 }
 
-/// Waits until the process stops; returns the signal if it ends instead. Its status is then left to whoever started it.
+/// Waits until the process stops; returns the signal if it ends instead. Its status is then left to the process that started it.
 fn await_stop(pid: libc::pid_t) -> Option<i32> {
     let mut information = MaybeUninit::<libc::siginfo_t>::zeroed();
     let awaited = libc::WEXITED | libc::WSTOPPED | libc::__WALL;

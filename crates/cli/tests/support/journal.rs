@@ -56,7 +56,7 @@ impl PrivateJournal {
         PathBuf::from(format!("/proc/{}/root", self.pid()))
     }
 
-    /// What a program has to be started with to be inside.
+    /// The words that start a program inside.
     pub(crate) fn nsenter(&self) -> [String; 2] {
         [format!("--mount=/proc/{}/ns/mnt", self.pid()), "--".to_owned()]
     }
@@ -74,7 +74,7 @@ impl PrivateJournal {
         assert_eq!(self.socket.send(&datagram).unwrap(), datagram.len());
     }
 
-    /// What `journalctl` says inside.
+    /// The output of `journalctl` inside.
     pub(crate) fn journalctl(&self, arguments: &[&str]) -> String {
         let output = Command::new("nsenter")
             .args(self.nsenter())

@@ -76,7 +76,7 @@ impl Instance {
         Some(Instance(path))
     }
 
-    /// What configs call it.
+    /// Its name in configs.
     pub(crate) fn name(&self) -> &str {
         self.0.file_name().unwrap().to_str().unwrap()
     }
@@ -95,7 +95,7 @@ impl Instance {
         std::fs::write(self.file(file), value).unwrap_or_else(|error| panic!("{file}: {error}"));
     }
 
-    /// What one of its files says, without a line end.
+    /// The text of one of its files, without a line end.
     pub(crate) fn read(&self, file: &str) -> String {
         let text = std::fs::read_to_string(self.file(file));
         text.unwrap_or_else(|error| panic!("{file}: {error}"))

@@ -1,6 +1,6 @@
 //! Data sources whose reading may take long: each instance has a thread.
 //!
-//! [`ThreadPerInstance`] is the data source. What it reads is [`Threaded`]: that judges configs, and says what the thread of an instance does. The
+//! [`ThreadPerInstance`] is the data source. It asks a [`Threaded`], which judges configs, and says what the thread of an instance does. The
 //! thread gets what the runtime says as [`Command`]s, in the order in which they came; dropping a command's `done` tells the service. If a thread is
 //! gone, its commands are done at once. If it panics, the program's log says that nothing more is recorded.
 
@@ -21,10 +21,10 @@ use crate::trace_writer::TraceWriter;
 /// Instances of a data source at a time.
 const MOST_INSTANCES: usize = 64;
 
-/// What the runtime says to an instance.
+/// A message of the runtime to an instance.
 #[derive(Debug)]
 pub struct Command {
-    /// What to do.
+    /// The command.
     pub what: What,
     /// To be dropped when it is done.
     pub done: Acknowledge,
@@ -85,7 +85,7 @@ struct Running {
     waker: Waker,
 }
 
-/// What the thread of an instance does, with its commands and the writer of its packets. It drops the [`Acknowledge`] when the instance has started.
+/// The work of an instance's thread, with its commands and the writer of its packets. It drops the [`Acknowledge`] when the instance has started.
 pub type Work = Box<dyn FnOnce(Inbox, TraceWriter, Acknowledge) + Send>;
 
 /// A data source that reads on threads. [`ThreadPerInstance`] drives it.

@@ -14,7 +14,7 @@ pub(super) fn policy(service: &Address) -> Policy {
     }
 }
 
-/// Those kept, of the ones that the process has.
+/// The capabilities to keep, of those that the process has.
 fn capabilities(held: Capabilities) -> Capabilities {
     let needed = Capabilities::SYS_PTRACE
         // The mappings of other users' processes, and the files behind them.

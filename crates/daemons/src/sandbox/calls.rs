@@ -54,12 +54,12 @@ pub(crate) const POINTER: u64 = u64::MAX;
 pub enum Families {
     /// Unix sockets, for a service on this machine.
     Unix,
-    /// Those of networks and virtual machines, too, and the kernel's for the names of hosts.
+    /// Also sockets of networks and virtual machines, and the kernel's for the names of hosts.
     Network,
 }
 
 impl Families {
-    /// What it takes to connect to a service at this address.
+    /// The families for connecting to a service at this address.
     pub fn of(service: &Address) -> Families {
         match service.is_unix() {
             true => Families::Unix,
@@ -140,7 +140,7 @@ impl Calls {
                 "sandbox: system calls are not restricted, because there is no list for this processor"
             ));
         };
-        // Of two filters, the more severe answer counts. Once the second is in force, there can be no third.
+        // The more severe answer of two filters counts. Once the second is in force, there can be no third.
         let result = refuse(processor)
             .and_then(|filter| apply_filter_all_threads(&filter))
             .and_then(|()| self.compile(processor))
@@ -151,7 +151,7 @@ impl Calls {
     }
 
     fn compile(mut self, processor: TargetArch) -> Result<BpfProgram, seccompiler::Error> {
-        // Those that the other filter refuses.
+        // The other filter refuses these.
         for call in refused() {
             self.allowed.entry(call).or_default();
         }

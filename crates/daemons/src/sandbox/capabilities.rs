@@ -22,7 +22,7 @@ pub(super) fn keep(kept: Capabilities) -> Result<(), Errno> {
     let _ = clear_ambient_capability_set();
     for number in 0..64 {
         let capability = Capabilities::from_bits_retain(1 << number);
-        // It takes CAP_SETPCAP. Who lacks that may keep a larger bounding set, out of which nothing comes without new privileges.
+        // It takes CAP_SETPCAP. A process without that may keep a larger bounding set, out of which nothing comes without new privileges.
         if !kept.contains(capability) && remove_capability_from_bounding_set(capability) == Err(Errno::INVAL)
         {
             // The kernel has no more.

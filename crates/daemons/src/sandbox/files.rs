@@ -32,7 +32,7 @@ pub struct Files {
 }
 
 impl Files {
-    /// Those of a daemon that only passes bytes on: it connects to this address, and removes its own sockets at its end. To be called in the folder in
+    /// The files of a daemon that only passes bytes on: it connects to this address, and removes its own sockets at its end. To be called in the folder in
     /// which the daemon was started. `None` if the address has a name: to look that up, the C library reads files of its own choice, and connects as it
     /// likes.
     pub fn of_forwarder(to: &Address, own: &[Address]) -> Option<Files> {

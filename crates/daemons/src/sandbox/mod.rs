@@ -27,7 +27,7 @@ use crate::log;
 /// The rights that a daemon keeps.
 #[derive(Debug)]
 pub struct Policy {
-    /// Those that are left.
+    /// The capabilities that are left.
     pub capabilities: Capabilities,
     /// `None` if the daemon's work needs files that Landlock would take away.
     pub files: Option<Files>,

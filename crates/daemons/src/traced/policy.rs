@@ -12,7 +12,7 @@ pub(super) const OUTPUT_FOLDERS: &str = "FERRETTO_OUTPUT_FOLDERS";
 /// Folders in which everybody may make files, and the one of upstream's configs.
 const USUAL_OUTPUT_FOLDERS: [&str; 3] = ["/tmp", "/var/tmp", "/data/misc/perfetto-traces"];
 
-/// What the service reads while it runs.
+/// The files that the service reads while it runs.
 const READ: [&str; 6] = [
     // Itself, for the C library and for the signals that it ignores.
     "/proc",
@@ -57,7 +57,7 @@ fn calls() -> Calls {
         .and_if(calls![SYS_sendto], 4, POINTER, &[0])
 }
 
-/// Where the service makes files that configs name.
+/// The folders in which the service makes files that configs name.
 pub(super) fn output_folders() -> Vec<PathBuf> {
     let mut folders = USUAL_OUTPUT_FOLDERS.map(PathBuf::from).to_vec();
     folders.extend(std::env::var_os("TMPDIR").map(PathBuf::from));
@@ -68,7 +68,7 @@ pub(super) fn output_folders() -> Vec<PathBuf> {
     folders
 }
 
-/// Those that the list names, else the folder in which the service was started, unless that is everything.
+/// The folders that the list names, else the folder in which the service was started, unless that is everything.
 fn chosen_folders(list: Option<OsString>, started_in: Option<PathBuf>) -> Vec<PathBuf> {
     match list {
         Some(list) => std::env::split_paths(&list)

@@ -15,7 +15,7 @@ pub(super) fn policy(service: &Address) -> Policy {
     }
 }
 
-/// Those kept, of the ones that the process has.
+/// The capabilities to keep, of those that the process has.
 fn capabilities(held: Capabilities, paranoia: Option<Paranoia>) -> Capabilities {
     let needed = Capabilities::PERFMON
         // The mappings of other users' processes, and the files behind them.

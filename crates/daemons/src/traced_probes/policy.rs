@@ -65,7 +65,7 @@ fn calls(service: &Address, tracefs: TracefsPolicy) -> Calls {
             SYS_inotify_add_watch,
             SYS_inotify_rm_watch
         ])
-        // Who else changes ftrace.
+        // To learn which other programs change ftrace.
         .and(calls![SYS_fanotify_init, SYS_fanotify_mark])
         // Walks that stay in one file system.
         .and(calls![SYS_openat2]);

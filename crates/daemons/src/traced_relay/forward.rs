@@ -6,7 +6,7 @@
 //! Descriptors that a producer passes are closed, on another thread: a network cannot carry them. The service knows that, because its socket is no Unix
 //! socket, and has the producer send its chunks in the commits.
 //!
-//! What a producer sent before it disconnected reaches the service. `splice` would save a copy on either way, but closes the descriptors that a producer
+//! Everything that a producer sent before it disconnected reaches the service. `splice` would save a copy on either way, but closes the descriptors that a producer
 //! passes on the thread that calls it, and the producer decides how long that takes (`passed_fd.rs` in `ferretto-ipc`).
 
 use std::time::Duration;
@@ -238,12 +238,12 @@ impl Pair {
         is_over.then_some(Fate::Over(None))
     }
 
-    /// The producer can send no more. What it has sent is still forwarded, and then the pair is over.
+    /// The producer can send no more. Its data so far is still forwarded, and then the pair is over.
     pub(super) fn end_input(&mut self) {
         self.producer.stream.end_input();
     }
 
-    /// Has the reactor watch both ends for what the pair waits for.
+    /// Has the reactor watch both ends for the events that the pair waits for.
     pub(super) fn watch(&mut self, reactor: &Reactor) {
         let up = self.is_connected && self.up.wants_input();
         self.producer.watch(reactor, up, self.down.is_stuck());

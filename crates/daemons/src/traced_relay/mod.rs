@@ -51,7 +51,7 @@ struct Args {
     /// root's socket is for everybody if the machine has the group ferretto.
     #[arg(long, value_name = "GROUP:MODE", allow_hyphen_values = true)]
     set_socket_permissions: Option<SocketPermissions>,
-    /// What tells this machine from others, instead of the kernel's boot id
+    /// The identity of this machine, instead of the kernel's boot id
     ///
     /// Any text that no other machine has. For machines with the same boot id: copies of a virtual machine that was running.
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true, value_parser = machine_id)]

@@ -90,7 +90,7 @@ fn few_members_take_little_memory_and_more_are_found_in_all_tables() {
     );
     (1000..100_000).for_each(|number| assert!(live.insert(1, id(number))));
     assert!(lines[TABLES[0] + TABLES[1]..].iter().any(is_used));
-    // Members of the first table stay there.
+    // Members in the first table stay there.
     (0..100_000).for_each(|number| assert!(live.contains(1, id(number)) && live.remove(1, id(number))));
     assert!(!lines.iter().any(is_used));
 }
@@ -98,7 +98,7 @@ fn few_members_take_little_memory_and_more_are_found_in_all_tables() {
 #[test]
 fn threads_find_their_own_members_among_those_of_others() {
     let (filter, lines, last) = memory();
-    // Few lines in use: ids whose hashes fall into the same ones of the largest table, and so of all.
+    // Few lines in use: the hashes of these ids fall into the same lines of the largest table, and so of all tables.
     let live = Live::new(&filter, &lines, &last).expect("memory of this size");
     let largest = |id: u64| live.tables(1, id).last().expect("there are tables");
     let shared = largest(0).map(std::ptr::from_ref);

@@ -82,7 +82,7 @@ fn a_record_that_its_writer_did_not_complete_is_passed_over_only_when_the_reader
     let memory = memory(MIN_RING_WORDS);
     let ring = Ring::new(&memory).expect("a possible size");
     ring.initialize();
-    // Its writer is killed.
+    // Its writer was killed.
     let _ = ring.take(Kind::Allocation, 3);
     ring.take(Kind::Free, 2).expect("space").complete();
     let (mut reader, mut payload) = (Reader::new(), Vec::new());
@@ -133,7 +133,7 @@ mod model {
     impl Word for loom::sync::atomic::AtomicU64 {
         fn load(&self, ordering: Ordering) -> u64 {
             match ordering {
-                // Stale values, which these loads may see, are what loom is here for.
+                // These loads may see stale values, which is the reason for loom.
                 Ordering::Relaxed => self.load(ordering),
                 // Loom (0.7) forgets a load as a point to switch threads at once another thread loads too. A head or position that is stale is
                 // one that the thread could as well have loaded earlier.
@@ -153,7 +153,7 @@ mod model {
             success: Ordering,
             failure: Ordering,
         ) -> Result<u64, u64> {
-            // Loom has no failures without a reason.
+            // Loom never fails without a reason.
             self.compare_exchange(current, new, success, failure)
         }
     }
@@ -184,7 +184,7 @@ mod model {
             }
         }
 
-        /// Writes a record of two equal words. Whether there was space.
+        /// Writes a record of two equal words. Returns whether there was space.
         fn write(&self, value: u64) -> bool {
             let Some(space) = self.ring().take(Kind::Free, 2) else {
                 return false;

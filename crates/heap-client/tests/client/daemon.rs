@@ -20,7 +20,7 @@ use rustix::net::{
     SocketFlags, SocketType,
 };
 
-/// How long a test waits for what must happen.
+/// How long a test waits for something that must happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) struct Daemon {
@@ -49,13 +49,13 @@ impl Daemon {
         &self.path
     }
 
-    /// The next connection and what it says.
+    /// The next connection and its first message.
     pub(crate) fn hello(&self) -> (OwnedFd, Hello) {
         loop {
             let connection = self.connection(PATIENCE).expect("a client connects");
             let mut bytes = [0; 64];
             let received = rustix::net::recv(&connection, &mut bytes[..], RecvFlags::empty());
-            // One that says nothing only looks whether anybody listens.
+            // A client without a message only looks whether anybody listens.
             let (count, _) = received.expect("a packet");
             if let Some(hello) = Hello::decode(&bytes[..count]) {
                 return (connection, hello);
@@ -99,7 +99,7 @@ impl Daemon {
     }
 }
 
-/// What a record says.
+/// The contents of a record.
 #[derive(Clone, Debug)]
 pub(crate) enum Record {
     Allocation(Sample),
@@ -265,7 +265,7 @@ impl Client {
         }
     }
 
-    /// What was lost: samples, bytes, frees, and samples that were not tracked.
+    /// The losses: samples, bytes, frees, and samples that were not tracked.
     pub(crate) fn lost(&self) -> [u64; 4] {
         [
             header::LOST_SAMPLES,
@@ -313,7 +313,7 @@ fn record(kind: Kind, payload: &[u64]) -> Record {
     }
 }
 
-/// Follows the records, and fails if a release is told of an allocation that is not alive. Returns those that are at the end.
+/// Follows the records, and fails if one releases an allocation that is not alive. Returns the live allocations at the end.
 pub(crate) fn alive(records: &[Record]) -> HashMap<(u64, u64), Sample> {
     let mut alive = HashMap::new();
     for record in records {

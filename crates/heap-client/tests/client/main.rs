@@ -1,4 +1,4 @@
-//! The global allocator of a Rust program: this binary, which has it, runs itself with a daemon that it finds.
+//! The global allocator of a Rust program: this binary has it, and runs itself as a program that finds the test's daemon.
 
 #[allow(dead_code, reason = "the tests of the preloaded library use more of it")]
 mod daemon;
@@ -16,7 +16,7 @@ static ALLOCATOR: HeapProfiled = HeapProfiled::system();
 
 const RING_WORDS: usize = 1 << 20;
 
-/// The program. Only in the process that the tests run.
+/// The program. It does something only in the process that the tests run.
 #[test]
 fn program() {
     if std::env::var_os("FERRETTO_HEAP_PROGRAM").is_none() {

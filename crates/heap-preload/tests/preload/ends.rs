@@ -37,7 +37,7 @@ fn a_session_ends_and_a_signal_starts_another() {
     alive(&first.until(|record| matches!(record, Record::Free { .. })));
     let maps = std::fs::read_to_string(format!("/proc/{}/maps", child.id())).expect("maps");
     assert!(maps.contains(&format!("/memfd:{MARK} ")), "{maps}");
-    // A signal during a session is none of its business.
+    // A signal during a session changes nothing.
     signal(&child);
     first.until(|record| matches!(record, Record::Free { .. }));
     assert!(daemon.connection(Duration::ZERO).is_none());

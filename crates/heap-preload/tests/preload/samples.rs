@@ -1,4 +1,4 @@
-//! What is sampled: as many bytes as there are, and releases of just these allocations.
+//! Samples stand for as many bytes as there are, and releases are of just these allocations.
 
 use std::collections::{HashMap, HashSet};
 
@@ -43,7 +43,7 @@ fn samples_stand_for_the_bytes_of_each_size_and_all_their_releases_are_told() {
         for (size, bytes) in SIZES.into_iter().zip(truth) {
             let estimate = estimates.get(&size).copied().unwrap_or(0);
             let difference = estimate.abs_diff(bytes) as f64;
-            // What is as large as the interval is counted exactly (libc may allocate as much itself). Otherwise hits have a Poisson distribution:
+            // Allocations as large as the interval are counted exactly (libc may allocate as much itself). Otherwise hits have a Poisson distribution:
             // five of its standard deviations.
             let bound = if size >= interval {
                 5.0 * size as f64
@@ -55,7 +55,7 @@ fn samples_stand_for_the_bytes_of_each_size_and_all_their_releases_are_told() {
                 "seed {seed}, interval {interval}, size {size}: {estimate} for {bytes}, {difference} off, {bound} allowed"
             );
         }
-        // Of the allocations that live on, just the sampled ones are alive in the records.
+        // The records keep just the sampled ones of the allocations that live on.
         let kept: HashSet<u64> = output
             .lines()
             .filter_map(|line| u64::from_str_radix(line.strip_prefix("kept ")?, 16).ok())

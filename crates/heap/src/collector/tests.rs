@@ -13,7 +13,7 @@ use super::*;
 use crate::client::{About, Arrived};
 use crate::memory::RingMemory;
 
-/// A client that writes, and what is made of it.
+/// A client that writes, and the collector that reads it.
 struct Bench {
     collector: Collector,
     feed: Feed,
@@ -81,7 +81,7 @@ impl Bench {
         self.read_as(Edition::default())
     }
 
-    /// Reads what is written as that of one more process with the same id, so that its call stacks are others.
+    /// Reads the ring as one more process with the same id, so that it has other call stacks.
     fn read_as(&mut self, edition: Edition) -> Entered {
         let who = Who {
             pid: self.pid,
@@ -156,7 +156,7 @@ fn what_a_client_writes_comes_out_of_a_dump() {
     assert_eq!(samples.heap_name.as_deref(), Some("malloc"));
     assert_eq!(samples.sampling_interval_bytes, Some(4096));
     assert_eq!(samples.timestamp, Some(1020));
-    // The process does not exist, so all are of the stack that says so.
+    // The process does not exist, so all samples are of the stack that says so.
     assert_eq!(names, [GONE]);
     let sample = &samples.samples[0];
     assert_eq!(
@@ -280,7 +280,7 @@ fn a_ring_that_makes_no_sense_is_read_no_further() {
     let mut bench = Bench::new(|_| {});
     bench.heap(1, 4096, b"malloc\0\0");
     bench.allocate(10, 5000, [0; REGISTERS], &[0; 8]);
-    // An allocation that is shorter than any.
+    // A record that is shorter than any allocation's.
     bench.write(Kind::Allocation, &[1, 2, 3]);
     bench.allocate(20, 5000, [0; REGISTERS], &[0; 8]);
     assert_eq!(bench.read(), Entered::End);
@@ -348,7 +348,7 @@ fn any_words_in_the_ring_leave_the_books_readable() {
             }
             space.complete();
         }
-        // And space that nobody has taken.
+        // And space that no writer has taken.
         bench.ring().header(header::WRITE).fetch_add(next() % 64, Relaxed);
         bench.read();
         let (samples, _) = bench.dump();
@@ -408,7 +408,7 @@ fn stacks_that_nobody_needs_are_forgotten_and_those_in_dumps_are_not() {
 struct EverNew {
     bench: Bench,
     allocations: u64,
-    /// What readers were told last of each call stack.
+    /// The last account of each call stack that readers got.
     told: BTreeMap<u64, crate::books::Account>,
 }
 
@@ -491,7 +491,7 @@ fn a_client_with_ever_new_call_stacks_never_uses_up_its_share() {
         assert!(all < 2 * EverNew::SHARE, "round {round}: {all}");
     }
     assert_eq!(client.merged(), 0);
-    // Nothing is told twice or not at all.
+    // Readers get everything exactly once.
     let told = client.told.values();
     let sums = told.fold((0, 0), |(allocated, freed), account| {
         (allocated + account.allocated, freed + account.freed)

@@ -1,4 +1,4 @@
-//! What configs mean, and which are refused.
+//! The meaning of configs, and refused ones.
 
 use super::*;
 use ferretto_proto::messages::heapprofd_config::ContinuousDumpConfig;

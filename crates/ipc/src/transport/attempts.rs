@@ -77,7 +77,7 @@ impl Attempts {
     pub(super) fn next(&mut self, fd: &OwnedFd) -> Result<Option<State>, Errno> {
         let mut last_error = None;
         while let Some(address) = self.left.pop() {
-            // Whatever the last attempt left, its error too.
+            // Clears everything that the last attempt left, its error too.
             let _ = rustix::net::connect_unspec(fd);
             let _ = sockopt::socket_error(fd);
             self.set_patience(fd, State::Connecting);

@@ -79,7 +79,7 @@ struct Bundle {
     previous_end: u64,
 }
 
-/// What is known of a page that could be read to its end.
+/// The facts about a page that could be read to its end.
 struct WholePage {
     /// The number of all events in the page.
     records: u64,

@@ -48,9 +48,9 @@ pub(crate) enum ControlError {
     /// The kernel refused a setting that the recording depends on.
     #[error("{what}: {source}")]
     Setting {
-        /// What the setting is for.
+        /// The purpose of the setting.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: TracefsError,
     },
 }
@@ -79,7 +79,7 @@ pub(crate) enum Description {
     Generic,
 }
 
-/// What a session got.
+/// The parts of a session's config that the kernel accepted.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Setup {
     /// Events that are recorded for the session, without its probes.

@@ -101,7 +101,7 @@ pub(crate) enum FtraceError {
 pub(crate) struct SeenThreads {
     /// Threads that events are about.
     pub seen: BTreeSet<i32>,
-    /// Those of the `seen` threads whose name has changed.
+    /// The `seen` threads whose name has changed.
     pub renamed: BTreeSet<i32>,
     /// Files that threads opened: thread and file descriptor.
     pub opened_files: BTreeSet<(i32, u64)>,

@@ -287,9 +287,9 @@ pub enum Read {
     Inode32,
     /// As `U64`, and the file counts as seen.
     Inode64,
-    /// 32-bit device number, turned into what `stat` shows.
+    /// 32-bit device number, in the form that `stat` shows.
     Device32,
-    /// 64-bit device number, turned into what `stat` shows.
+    /// 64-bit device number, in the form that `stat` shows.
     Device64,
     /// 32-bit kernel address, replaced by its interning index.
     Address32,

@@ -83,7 +83,7 @@ pub(super) struct Recording {
 }
 
 impl Recording {
-    /// What the kernel prints for the same pages.
+    /// The kernel's text for the same pages.
     pub(super) fn lines(&self) -> Vec<Line> {
         self.text.lines().map(Line::parse).collect()
     }

@@ -24,7 +24,7 @@ use crate::pid_namespace;
 use crate::process_stats::ProcessStats;
 use ferretto_ipc::reactor::boot_now;
 
-/// What to do about tracefs when a session wants it.
+/// The way to treat tracefs when a session wants it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TracefsPolicy {
     /// Use it where it is mounted.

@@ -102,7 +102,7 @@ impl Field {
         self.expected == "-"
     }
 
-    /// Puts the value into an event, and what lies elsewhere behind the event's fields.
+    /// Puts the value into an event, and data that lies elsewhere behind the event's fields.
     fn write(&self, event: &mut Vec<u8>) {
         let place = self.offset..self.offset + self.size;
         if let Some(string) = self
@@ -125,7 +125,7 @@ impl Field {
             return;
         }
         if self.value == "?" {
-            // What nobody reads.
+            // No reader looks at these bytes.
             return event[place].fill(0xa5);
         }
         let words: Vec<&str> = self.value.split(' ').collect();
@@ -263,7 +263,7 @@ impl Kernel {
         page
     }
 
-    /// What the page with one event becomes in a session that wants `events`: a bundle.
+    /// The bundle that a session that wants `events` makes of the page with one event.
     fn bundle(&self, event: &Event, config: DecodeConfig) -> Vec<u8> {
         let table = self.table();
         let page = self.page(event);

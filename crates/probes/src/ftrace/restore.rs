@@ -36,7 +36,7 @@ struct Changes {
     left: BTreeMap<Setting, Option<String>>,
     /// Events that were recorded before the first change.
     events_there: BTreeSet<EventName>,
-    /// Those of `events_there` that were switched off.
+    /// The events of `events_there` that were switched off.
     events_found: BTreeSet<EventName>,
     /// Events that were switched on.
     events_on: BTreeSet<EventName>,

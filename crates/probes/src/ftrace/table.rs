@@ -33,7 +33,7 @@ pub enum TableError {
         group: String,
         /// Name of the event.
         name: String,
-        /// What is wrong.
+        /// The mistake.
         source: FormatError,
     },
     /// So many events were added and removed that no number is left for another one.

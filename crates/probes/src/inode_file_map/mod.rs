@@ -39,7 +39,7 @@ pub const NAME: &str = "linux.inode_file_map";
 
 /// Inodes that wait for a scan, or for the static files, at most.
 const MOST_WAITING: usize = 200_000;
-/// Nanoseconds between two looks at what a scan has found.
+/// Nanoseconds between two looks at a scan's findings.
 const LOOK_PERIOD: u64 = 100_000_000;
 
 /// The search for unknown inodes.

@@ -14,7 +14,7 @@ use super::*;
 use crate::test_files::TempDir;
 
 const MS: u64 = 1_000_000;
-/// After this long something hangs.
+/// The time after which a test counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A directory that counts as a file system, and instances that know of it.
@@ -104,7 +104,7 @@ impl Instance {
         self.source.on_files_seen(&files, self.now, &mut self.sink);
     }
 
-    /// Goes to the next deadline, as often as there is one.
+    /// Goes from deadline to deadline until there is none.
     fn run(&mut self) {
         let end = Instant::now() + PATIENCE;
         while let Some(due) = self.source.next_deadline() {
@@ -149,7 +149,7 @@ fn inodes_get_their_paths_after_the_delay() {
     let fixture = Fixture::new();
     fixture.files.write("dir/file", "");
     let mut instance = fixture.instance(InodeFileConfig::default());
-    // So that the first deadline is that of the scan.
+    // This makes the first deadline that of the scan.
     while !fixture.known.are_static_files_read() {
         std::thread::yield_now();
     }
@@ -228,7 +228,7 @@ fn without_scans_static_files_have_paths_and_others_have_none() {
         do_not_scan: Some(true),
         ..Default::default()
     });
-    // Whether the static files are read by now or not.
+    // The static files may have been read by now or not.
     instance.see(&[fixture.id("file"), library]);
     instance.run();
     let path = fixture.static_files.path().join("lib/libc.so");
@@ -248,7 +248,7 @@ fn only_the_listed_mount_points_are_scanned() {
             scan_mount_points: vec![listed],
             ..fast()
         });
-        // In the cache is nothing yet: those without a path come first.
+        // The cache is empty, so inodes without a path come first.
         if found == 0 {
             fixture.files.write("another", "");
             instance.see(&[fixture.id("another")]);
@@ -308,7 +308,7 @@ fn of_a_device_without_a_file_that_was_found_the_mount_points_are_told_once() {
     instance.see(&[gone]);
     instance.run();
     assert_eq!(instance.maps(), []);
-    // What was told may be gone.
+    // The packets so far may be gone.
     instance.source.clear_incremental_state();
     instance.see(&[gone]);
     instance.run();

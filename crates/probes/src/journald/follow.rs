@@ -1,4 +1,4 @@
-//! The journal from its end onwards, for whoever wants the entries to come: the data source, and the flight recorder with its triggers.
+//! The journal from its end onwards, for code that wants the entries to come: the data source, and the flight recorder with its triggers.
 
 use super::entry::LONGEST_FIELD;
 use super::libsystemd::{Error, Journal};

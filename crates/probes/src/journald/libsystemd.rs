@@ -1,6 +1,6 @@
 //! The reading half of sd-journal(3), from `libsystemd.so.0`, which is loaded when a session first wants it.
 //!
-//! Whoever follows the journal calls it ([`follow`](super::follow)). Guarantees: programs neither link the library nor need it to start. A missing library or function is an
+//! The follower of the journal calls it ([`follow`](super::follow)). Guarantees: programs neither link the library nor need it to start. A missing library or function is an
 //! error that says what to install. The data of an entry, which the library lends, is only accessible while it is valid. The functions and their
 //! contracts are those of systemd's manual pages; the constants are from `sd-journal.h`.
 #![allow(unsafe_code)]

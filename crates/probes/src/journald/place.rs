@@ -1,4 +1,4 @@
-//! Where the journal's files are, and why this process may see none of them, or not all.
+//! The place of the journal's files, and why this process may see none of them, or not all.
 //!
 //! Called once for each follower. The library itself opens the files that it can and says nothing about the
 //! others.
@@ -24,7 +24,7 @@ pub enum Absence {
     Forbidden {
         /// The system's part of it.
         file: PathBuf,
-        /// Who wants to read it.
+        /// The program that wants to read it.
         program: &'static str,
     },
 }
@@ -41,7 +41,7 @@ pub enum Remark {
     Partial {
         /// The system's part of it.
         file: PathBuf,
-        /// Who wants to read it.
+        /// The program that wants to read it.
         program: &'static str,
     },
     /// There are files, but nobody writes them.

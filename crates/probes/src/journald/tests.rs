@@ -24,10 +24,10 @@ mod private_journal;
 
 /// How long to wait for an entry before another one is sent.
 const NUDGE: Duration = Duration::from_secs(1);
-/// Far longer than it takes.
+/// A limit far longer than the test needs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// At the end of the journal, with these filters.
+/// A reader at the end of the journal, with these filters.
 fn reader(journal: &PrivateJournal, config: SystemdJournaldConfig) -> Reader {
     let folder = journal.root().join("run/log/journal");
     let folder = CString::new(folder.as_os_str().as_bytes()).unwrap();
@@ -121,7 +121,7 @@ fn every_entry_counts_even_if_none_matched_before() {
     let mut nothing: Vec<Vec<u8>> = Vec::new();
     assert_eq!(reader.read(1 << 20, &mut nothing).unwrap(), Progress::CaughtUp);
     assert!(nothing.is_empty());
-    // All of them are there when it looks again.
+    // All entries are there when it looks again.
     for number in 0..10 {
         let identifier = [&b"new"[..], b"other", b"none of them"][number % 3];
         let message = number.to_string();
@@ -158,7 +158,7 @@ fn a_priority_lets_through_what_matters_more() {
     journal.send(&[("MESSAGE", b"without")]);
     journal.settle();
     let seen = readers.each_mut().map(|reader| {
-        // What journald itself has to say comes with others.
+        // Entries of journald itself come with others.
         let packets = packets(&journal, reader, 1);
         let events = packets.iter().map(|packet| decode(packet).1);
         let sent = events.filter(|event| event.transport.as_deref() == Some("journal"));

@@ -2,7 +2,7 @@ use super::*;
 use ferretto_proto::messages::perfetto_metatrace::RecordType;
 use ferretto_proto::messages::{Message, TracePacket, trace_packet::Data};
 
-/// The ring is one for the process, so tests that record take turns.
+/// The process has one ring, so tests that record take turns.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -76,7 +76,7 @@ fn only_the_first_session_gets_the_records_and_the_next_one_may_follow() {
     first.on_deadline(first.next_deadline().unwrap(), &mut of_first);
     assert_eq!(of_second.len(), 0);
     assert!(of_first.len() >= 2);
-    // A service that goes away stops nobody.
+    // A service that goes away stops no other recording.
     drop(first);
     let mut third = Metatrace::default();
     third.start(0, &mut Vec::new());

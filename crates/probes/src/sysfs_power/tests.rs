@@ -52,7 +52,7 @@ fn started_of(roots: &KernelRoots, program: Arc<Joined>) -> SysfsPower {
     power
 }
 
-/// What is written once the sample under way has ended.
+/// The packets that are written once the sample under way has ended.
 fn written(power: &mut SysfsPower) -> Vec<BatteryCounters> {
     if let Some(reader) = &power.reader {
         reader.settle();

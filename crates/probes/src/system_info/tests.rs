@@ -32,10 +32,10 @@ impl Fixture {
     }
 }
 
-/// What a session was told.
+/// The packets of a session.
 struct Recorded {
     cpus: Vec<cpu_info::Cpu>,
-    /// Number and name; `None` if there is no such packet.
+    /// Numbers and names; `None` if there is no such packet.
     interrupts: Option<Vec<(u32, String)>>,
     notices: Vec<String>,
 }
@@ -271,7 +271,7 @@ fn this_machine_is_told_as_it_is() {
         Ok(capacity) => assert_eq!(cpu0.unwrap().capacity, Some(capacity.trim().parse().unwrap())),
         Err(error) => println!("skipped: this kernel tells no cpu_capacity: {error}"),
     }
-    // The kernel tells the names a second time, each interrupt in a file of its own.
+    // The kernel gives the names a second time, with a file for each interrupt.
     let interrupts = recorded.interrupts.unwrap_or_default();
     if !Path::new("/sys/kernel/irq").exists() {
         println!("skipped: this kernel has no /sys/kernel/irq");

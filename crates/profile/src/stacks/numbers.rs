@@ -15,7 +15,7 @@ pub(super) struct Numbered {
     pub(super) place: Place,
 }
 
-/// Where a frame is shown.
+/// The address at which a frame is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Everywhere,

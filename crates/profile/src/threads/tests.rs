@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What the process does between two calls of the profiler.
+/// The steps of the process between two calls of the profiler.
 #[derive(Clone, Debug)]
 enum Step {
     Nothing,
@@ -95,7 +95,7 @@ proptest! {
             world.borrow_mut().open(tid)
         };
         let opened = settle(list, open).unwrap();
-        // A process that never rests is left to others.
+        // A process that never rests is left to the others.
         if let Some(_events) = &opened {
             while !world.borrow().steps.is_empty() {
                 world.borrow_mut().go_on();

@@ -16,11 +16,11 @@ pub struct Fields {
 pub struct NamedField {
     /// Its name in the schema.
     pub name: &'static str,
-    /// What its values are.
+    /// The kind of its values.
     pub values: Values,
 }
 
-/// What the values of a field are.
+/// The kind of a field's values.
 #[derive(Debug, Clone, Copy)]
 pub enum Values {
     /// Signed numbers, truth values and enums: varints or fixed-width numbers, not zigzag.

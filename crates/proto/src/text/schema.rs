@@ -252,7 +252,7 @@ impl Schema {
 
     /// Finds the nearest message below `from` that has a field of this name. Returns the names of the fields on the way, and the message.
     pub(super) fn way_to(&self, from: MessageId, name: &str) -> Option<(Vec<&'static str>, &Message)> {
-        /// Nobody means a field at a greater depth.
+        /// A field at a greater depth is never meant.
         const DEEPEST: usize = 4;
         let mut reached = vec![from];
         let mut ways = vec![(from, Vec::new())];

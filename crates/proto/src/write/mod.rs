@@ -1,6 +1,6 @@
 //! Typed writers: each appends the fields of one message to a [`Writer`](ferretto_wire::Writer), with no struct in between.
 //!
-//! Used by whoever emits packets: data sources, the SDK, the service. A setter appends one field and returns the
+//! Used by all code that emits packets: data sources, the SDK, the service. A setter appends one field and returns the
 //! writer, so calls chain; a field that is a message takes a closure that fills it; a repeated field is one call
 //! per element, a packed one takes all of its values at once. Text takes bytes too, for the kernel's names need
 //! not be UTF-8.

@@ -32,7 +32,7 @@ impl Traceconv {
     }
 }
 
-/// What a comparison found.
+/// The findings of a comparison.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Comparison {
     /// Lines that are the same, or the same number with more digits.
@@ -139,7 +139,7 @@ impl Comparison {
     }
 }
 
-/// Of a packed field that one side does not know the other has as many lines as values: how many of `further` are values of
+/// For a packed field that one side does not know, the other has as many lines as values: how many of `further` are values of
 /// the field `known`, which on the other side is `whole`.
 fn values_in_one(whole: &Content<'_>, known: &Field<'_>, further: &[Field<'_>]) -> usize {
     let is_string = |value: &Content<'_>| matches!(value, Content::Scalar(value) if value.starts_with('"'));

@@ -62,7 +62,7 @@ struct Machine {
     /// The sessions that were started and have not ended.
     running: BTreeSet<SessionName>,
     known: BTreeSet<SessionName>,
-    /// The rooms of rings, and what is in them.
+    /// The rooms of rings, and their contents.
     rings: BTreeMap<SessionName, (u64, u64)>,
     leftovers: BTreeMap<SealId, u64>,
     asked: BTreeSet<SealId>,
@@ -227,7 +227,7 @@ impl Machine {
             }
             Event::ClockSet(by) => self.wall += by,
             Event::Kill => {
-                // Files under way are swept away at the start; those who asked are gone.
+                // Files under way are swept away at the start; the programs that asked are gone.
                 self.writing.clear();
                 self.asked.clear();
                 self.running.clear();

@@ -129,7 +129,7 @@ fn levels_that_take_long_are_not_for_the_thread_of_the_service() {
 #[test]
 fn a_file_gets_as_many_packets_as_there_is_room_for() {
     for codec in codecs() {
-        // Of which each takes its room.
+        // Each of them takes its room.
         let original: Vec<_> = (0..64)
             .map(|seed| packet(&noise(seed, 100 + seed as usize)))
             .collect();

@@ -74,7 +74,7 @@ pub(crate) struct MachinesTold {
     clocks: OrderedMap<MachineId, Compared>,
 }
 
-/// What a trace knows of a machine's clocks.
+/// A trace's knowledge of a machine's clocks.
 #[derive(Clone, Copy, Debug)]
 struct Compared {
     relay: RelayId,

@@ -135,7 +135,7 @@ impl Session {
                 }
             }
         }
-        // The buffers are empty, or what they held when the call began was read: a point up to which readers can sort.
+        // The buffers are empty, or their contents at the begin of the call were read: a point up to which readers can sort.
         self.notes
             .note(LifecycleEvent::ReadTracingBuffersCompleted, &around.now);
         write_lifecycle_events(self, identity.author(), out);

@@ -34,7 +34,7 @@ impl Piece {
     }
 }
 
-/// What a call that reads a session may still read: as much as the buffers held when it began. Otherwise it would not end while writers are faster
+/// The amount that a call may still read of a session: as much as the buffers held when it began. Otherwise it would not end while writers are faster
 /// than its reader.
 #[derive(Debug, Default)]
 pub struct ReadCall {
@@ -43,7 +43,7 @@ pub struct ReadCall {
 }
 
 impl ReadCall {
-    /// Takes note of what there is, at the first batch.
+    /// Takes note of the contents, at the first batch.
     pub(crate) fn begin(&mut self, buffers: &[TraceBuffer]) {
         if self.left.is_empty() {
             self.left = buffers.iter().map(TraceBuffer::used_size).collect();

@@ -21,7 +21,7 @@ pub(super) const PIECE: u32 = 1 << 20;
 /// Memory of a fixed capacity that is in use up to a high-water mark.
 #[derive(Debug)]
 pub(super) struct Memory {
-    /// Those behind the high-water mark are empty.
+    /// Pieces behind the high-water mark are empty.
     pieces: Vec<Piece>,
     /// The size of a piece is two to the power of this.
     shift: u32,

@@ -48,7 +48,7 @@ pub use stats::{BufferStats, PayloadHistogram};
 use crate::ids::{ChunkId, MachineId, ProducerId, WriterId};
 use crate::protovm::ProtoVms;
 
-/// The behaviour of a full buffer: `fill_policy` of a `BufferConfig` and, if that is `DISCARD`, `experimental_mode`. Rings differ by who reads them.
+/// The behaviour of a full buffer: `fill_policy` of a `BufferConfig` and, if that is `DISCARD`, `experimental_mode`. Rings differ by their readers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FillPolicy {
     /// The oldest chunks are overwritten.

@@ -341,7 +341,7 @@ fn later_comparisons_are_recorded_one_by_one_and_not_too_often() {
     };
     for n in 1..5 {
         world.jump(30_000);
-        // Half of a comparison is none, and what came half a minute before belongs to another one.
+        // Half of a comparison is none, and the half from half a minute before belongs to another one.
         exchange(&mut world, relay, 500 + n);
         assert_eq!(ahead(&world.read(consumer)), Vec::<Vec<u64>>::new());
         exchange(&mut world, relay, 600 + n);

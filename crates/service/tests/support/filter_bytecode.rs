@@ -2,7 +2,7 @@
 
 #![allow(dead_code)] // Each program that includes this file uses a part of it.
 
-/// What the bytecode does with a field.
+/// The bytecode's treatment of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rule {
     /// The field stays.

@@ -3,7 +3,7 @@ use tracing_core::field::FieldSet;
 use tracing_core::metadata::Kind;
 use tracing_core::{callsite, identify_callsite};
 
-/// Of no use but to be the call site of metadata.
+/// A call site that metadata can name, and of no other use.
 struct Nowhere;
 
 static NOWHERE: Nowhere = Nowhere;
@@ -40,7 +40,7 @@ fn every_site_is_found_again_however_many_there_are_and_from_all_threads() {
         tables: [const { OnceLock::new() }; TABLES],
         making: Mutex::new(()),
     };
-    // More than the first tables hold.
+    // More sites than the first tables hold.
     let all: Vec<_> = (0..4000).map(|_| metadata("span", Kind::SPAN, &[])).collect();
     assert!(all.iter().all(|metadata| sites.find(metadata).is_none()));
     let found = std::thread::scope(|scope| {

@@ -8,7 +8,7 @@ use tracing_subscriber::prelude::*;
 use crate::trace::{Argument, Recording, Trace};
 use crate::with_layer;
 
-/// Is ready when it is polled for the time after so many.
+/// A future that is pending so many times, and then ready.
 struct After(usize);
 
 impl Future for After {
@@ -25,7 +25,7 @@ impl Future for After {
     }
 }
 
-/// Polls once; whether it was ready.
+/// Polls once; returns whether the future was ready.
 fn poll(future: &mut Pin<Box<dyn Future<Output = ()> + Send>>) -> bool {
     future
         .as_mut()
@@ -70,7 +70,7 @@ fn a_future_has_a_slice_for_its_life_and_one_for_each_poll_wherever_it_runs() {
         let mut polls = 0;
         loop {
             polls += 1;
-            // Each on a thread of its own.
+            // Each future runs on a thread of its own.
             let is_ready = std::thread::scope(|scope| {
                 let poll = || tracing::dispatcher::with_default(&dispatch, || poll(&mut future));
                 scope.spawn(poll).join().unwrap()
@@ -91,7 +91,7 @@ fn a_future_has_a_slice_for_its_life_and_one_for_each_poll_wherever_it_runs() {
             .iter()
             .filter(|run| run.correlation == life.correlation)
             .collect();
-        // But for the first of all, whose first poll did not know yet.
+        // All but the very first, because the layer did not know it at its first poll.
         assert!(own.len() >= 5, "{}", own.len());
         assert!(
             own.iter()
@@ -102,7 +102,7 @@ fn a_future_has_a_slice_for_its_life_and_one_for_each_poll_wherever_it_runs() {
     }
     let (_, lives) = trace.runs_and_lives("query");
     assert_eq!(lives.len(), 6);
-    // Of the first request it was not known that it was one.
+    // The layer did not know yet that the first request was one.
     for query in lives.iter().filter(|query| number(&trace, query) >= Some(10)) {
         assert_eq!(trace.parent_name(query), Some("request"));
         let request = &trace.slices[query.parent.unwrap()];
@@ -141,7 +141,7 @@ fn concurrent_children_do_not_share_a_track() {
     assert_eq!([joins.len(), children.len()], [2, 6]);
     let tracks: std::collections::BTreeSet<_> = children[3..].iter().map(|child| child.track).collect();
     assert_eq!(tracks.len(), 3);
-    // One of them stands on its parent.
+    // One of them is on its parent's lane.
     assert_eq!(
         children[3..]
             .iter()

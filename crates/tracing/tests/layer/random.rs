@@ -15,7 +15,7 @@ const THREADS: usize = 3;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Of one of the kinds, perhaps below another span, or else below the current one.
+    /// A span of one of the kinds, below another span or below the current one.
     Make {
         thread: usize,
         kind: usize,
@@ -25,7 +25,7 @@ enum Step {
         thread: usize,
         span: usize,
     },
-    /// The one that was entered so many before the last.
+    /// The span that was entered so many before the last.
     Exit {
         thread: usize,
         nth: usize,
@@ -58,7 +58,7 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (thread.clone(), 0..4usize, proptest::option::weighted(0.3, any.clone()))
             .prop_map(|(thread, kind, parent)| Step::Make { thread, kind, parent }),
         8 => (thread.clone(), any.clone()).prop_map(|(thread, span)| Step::Enter { thread, span }),
-        // Mostly in order.
+        // Exits are mostly in order.
         8 => (thread.clone(), prop_oneof![8 => Just(0usize), 1 => any.clone()])
             .prop_map(|(thread, nth)| Step::Exit { thread, nth }),
         2 => (thread.clone(), any.clone()).prop_map(|(thread, span)| Step::Record { thread, span }),
@@ -125,7 +125,7 @@ fn exit(span: &Span) {
     span.with_subscriber(|(id, dispatch)| dispatch.exit(id));
 }
 
-/// Does the steps; how often spans were entered.
+/// Does the steps; returns how often spans were entered.
 fn run(steps: Vec<Step>, style: SpanStyle) -> usize {
     let dispatch = Dispatch::new(tracing_subscriber::registry().with(ferretto_tracing::layer().spans(style)));
     let mut enters = 0;

@@ -98,7 +98,7 @@ fn a_field_that_is_recorded_again_and_again_has_its_last_value() {
             ];
             let expected = expected.map(|(name, value)| (name.to_owned(), value));
             assert_eq!(slice.arguments, expected.into(), "{style:?} {name}");
-            // At the beginning and at the end.
+            // The field is recorded at the beginning and at the end.
             assert!(
                 slice.arguments_told <= 4,
                 "{style:?} {name}: {}",
@@ -150,7 +150,7 @@ fn arrows_to_where_a_span_is_entered_next_are_not_without_number() {
         runs.iter().map(|run| run.flows_in.len()).collect::<Vec<_>>(),
         [64, 1]
     );
-    // None of them begins without an end.
+    // Each that begins has an end.
     assert_eq!(trace.instants.len(), 65);
 }
 
@@ -426,7 +426,7 @@ fn a_thread_that_ends_within_a_span_ends_its_slice() {
             std::mem::forget(span.enter());
             *kept.lock().unwrap() = Some(span);
         });
-        // A scope does not wait for the very end of its threads, which this test is about.
+        // This test is about the very end of threads, for which a scope does not wait.
         ends.join().unwrap();
     });
     drop(kept);

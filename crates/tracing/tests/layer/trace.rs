@@ -28,7 +28,7 @@ impl Recording {
         Self::begun(alone(), source)
     }
 
-    /// One in a test that has its turn already.
+    /// A recording in a test that has its turn already.
     pub(crate) fn begun(alone: MutexGuard<'static, ()>, source: DataSource) -> Self {
         Self {
             session: session(source),
@@ -36,7 +36,7 @@ impl Recording {
         }
     }
 
-    /// One more, at the same time.
+    /// A further recording at the same time.
     pub(crate) fn also(&self, source: DataSource) -> Session {
         session(source)
     }
@@ -99,7 +99,7 @@ pub(crate) struct Slice {
     pub(crate) begin: u64,
     pub(crate) end: u64,
     pub(crate) depth: usize,
-    /// Index of the enclosing one.
+    /// The index of the enclosing slice.
     pub(crate) parent: Option<usize>,
     pub(crate) arguments: BTreeMap<String, Argument>,
     /// The number of arguments, whatever their names.
@@ -138,7 +138,7 @@ pub(crate) enum Value {
 
 #[derive(Debug, Default)]
 pub(crate) struct Trace {
-    /// In the order of their beginnings.
+    /// Slices in the order of their beginnings.
     pub(crate) slices: Vec<Slice>,
     pub(crate) instants: Vec<Instant>,
     pub(crate) counters: Vec<(String, Value)>,
@@ -346,7 +346,7 @@ impl Trace {
     }
 
     fn match_slices(&mut self, mut happenings: Vec<(u64, u64, Happening)>, at_the_end: AtTheEnd) {
-        // Stable: on one sequence packets are in order.
+        // The sort is stable: on one sequence packets are in order.
         happenings.sort_by_key(|(time, ..)| *time);
         let mut open: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
         for (time, track, happening) in happenings {

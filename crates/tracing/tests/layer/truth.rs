@@ -1,4 +1,4 @@
-//! Recordings as Perfetto's own trace processor reads them; found through `FERRETTO_TPQ`.
+//! Recordings as Perfetto's own trace processor reads them. `FERRETTO_TPQ` names the program.
 
 use std::pin::Pin;
 use std::process::Command;

@@ -18,7 +18,7 @@ fn a_mapping_belongs_to_the_executable_segment_that_its_pages_hold() {
         segment(0x3000, 0x5000, false),
     ];
     assert_eq!(address_of_mapping(&segments, 0x1000), Some(0x2000));
-    // The rest of one that was split.
+    // The rest of a mapping that was split.
     assert_eq!(address_of_mapping(&segments, 0x2000), Some(0x3000));
     assert_eq!(address_of_mapping(&segments, 0x3000), None);
 }

@@ -1,4 +1,4 @@
-//! Where the symbols of a module are: in the binary, or in a file that a distribution or a debugger put elsewhere.
+//! Finds the symbols of a module: in the binary, or in a file that a distribution or a debugger put elsewhere.
 
 use std::ffi::OsStr;
 use std::fs::File;

@@ -32,7 +32,7 @@ impl Lines {
         Context::from_dwarf(dwarf.ok()?).ok().map(Lines)
     }
 
-    /// What is at `address`, innermost first, with mangled names.
+    /// The functions at `address`, innermost first, with mangled names.
     pub(super) fn lookup(&self, address: u64) -> Vec<Location> {
         let mut locations = Vec::new();
         let Ok(mut frames) = self.0.find_frames(address).skip_all_loads() else {

@@ -42,7 +42,7 @@ pub enum SymbolsError {
     Unusable {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason why it is of no use.
         reason: Unusable,
     },
 }
@@ -52,14 +52,14 @@ fn list(paths: &[PathBuf]) -> String {
     paths.join(", ")
 }
 
-/// What is known about the functions of one module.
+/// Knowledge about the functions of one module.
 pub struct Symbols {
     table: SymbolTable,
     lines: Option<dwarf::Lines>,
 }
 
 impl Symbols {
-    /// What is at `address`, as the module counts them ([`relative_pc`](crate::Process::relative_pc)): the innermost function first, then those
+    /// The functions at `address`, as the module counts addresses ([`relative_pc`](crate::Process::relative_pc)): the innermost function first, then those
     /// that it was inlined into. Empty if nothing is known.
     pub fn lookup(&self, address: u64) -> Vec<Location> {
         let mut locations = self

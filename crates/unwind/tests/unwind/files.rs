@@ -258,7 +258,7 @@ const AS_USER: &str = "FERRETTO_UNWIND_AS_USER";
 #[test]
 fn without_privileges_modules_are_found_by_their_paths() {
     let folder = tempfile::tempdir().expect("a folder");
-    // Where that user may read it.
+    // In a place where that user may read it.
     let copy = folder.path().join("tests");
     fs::copy(std::env::current_exe().expect("a path"), &copy).expect("a copy");
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("a folder");
@@ -404,7 +404,7 @@ fn code_without_a_file_is_left_by_its_frame_pointer() {
     let mut names = PerfMap::default();
     assert!(names.renew(&process, 1 << 20).expect("a list"));
     assert!(!names.renew(&process, 1 << 20).expect("the same list"));
-    // Of a longer file the last bytes are read, and a new one of the same length as well.
+    // The last bytes of a longer file are read, and a new file of the same length as well.
     let line = fs::read_to_string(&map).expect("the program's file");
     fs::write(&map, format!("{:>1$}\n{line}", "", 100)).expect("a list");
     assert!(
@@ -416,7 +416,7 @@ fn code_without_a_file_is_left_by_its_frame_pointer() {
     fs::remove_file(&map).expect("the program's file");
     fs::write(&map, format!("{:>1$}\n{line}", "", 100)).expect("a list");
     assert!(names.renew(&process, 1 << 20).expect("another list"));
-    // Processes with the same id have left their lists.
+    // Earlier processes with the same id have left their lists.
     let list = fs::File::options().append(true).open(&map).expect("the new list");
     let long_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(3600);
     list.set_modified(long_ago).expect("another time");

@@ -1,4 +1,4 @@
-//! Files and tables that mean harm: real ones, damaged at random. None may stop or end the profiler.
+//! Hostile files and tables: real ones, damaged at random. None may stop or end the profiler.
 
 use std::sync::{Arc, LazyLock};
 
@@ -63,7 +63,7 @@ fn any_stack() -> impl Strategy<Value = Vec<u64>> {
     prop::collection::vec(word, 0..128)
 }
 
-/// Mostly the first bytes, where the headers are.
+/// Damages mostly the first bytes, where the headers are.
 fn any_damage() -> impl Strategy<Value = Vec<(usize, u8)>> {
     let place = prop_oneof![0usize..64, 0usize..1024, any::<usize>()];
     let value = prop_oneof![Just(0), Just(0xff), any::<u8>()];
@@ -147,7 +147,7 @@ fn a_deep_stack_with_short_instructions_stays_far_within_its_budget() {
 
 #[test]
 fn instructions_that_are_too_many_in_all_end_the_stack() {
-    // For each frame all of them are followed: they advance by nothing, set a rule, remember the row and restore it.
+    // The unwinder follows all instructions for each frame: they advance by nothing, set a rule, remember the row and restore it.
     let instructions = [&SHORT_FRAME[..], &[0x40, 0x83, 1, 0x0a, 0x0b].repeat(3000)].concat();
     let (end, frames, spent) = unwind_deep(&with_instructions(&instructions), WorkBudget::FOR_SAMPLE);
     assert_eq!((end, spent), (End::OverBudget(0), WorkBudget::FOR_SAMPLE));
@@ -169,7 +169,7 @@ fn expressions_that_take_too_many_steps_in_all_end_the_stack() {
 
 #[test]
 fn a_table_whose_functions_share_something_long_is_not_indexed() {
-    // To read it for each function anew would take time that grows with the square of the table.
+    // If it were read anew for each function, the time would grow with the square of the table.
     let functions: Vec<(u64, &[u8])> = (0..2000)
         .map(|number| (0x40_0000 + number, &SHORT_FRAME[..]))
         .collect();
@@ -179,7 +179,7 @@ fn a_table_whose_functions_share_something_long_is_not_indexed() {
         Module::read(&file(&[b'S'; 10_000]).as_slice()).err(),
         Some(Unusable::TooCostly("unwind tables"))
     );
-    // What is longer than anything that linkers write is not even read: the first frame is left by its frame pointer.
+    // A table longer than anything that linkers write is not even read: the first frame is left by its frame pointer.
     let (end, frames, _) = unwind_deep(&file(&vec![b'S'; 1 << 20]), WorkBudget::FOR_SAMPLE);
     assert_eq!((end, frames.len()), (End::Complete, 2));
 }

@@ -1,4 +1,4 @@
-//! Files and unwind tables that are made up, and stacks to go with them. The benchmark uses them as well.
+//! Made-up files and unwind tables, and stacks for them. The benchmark uses them as well.
 
 use std::sync::Arc;
 
@@ -57,10 +57,10 @@ pub(crate) fn with_instructions(instructions: &[u8]) -> Vec<u8> {
     elf(Arch::X86_64, &table(b"", &[(0x40_0000, instructions)]), 0x100)
 }
 
-/// A table whose functions, of 4 MiB each, have these starts and instructions. What they have in common has this augmentation.
+/// A table whose functions, of 4 MiB each, have these starts and instructions. Their common part has this augmentation.
 pub(crate) fn table(augmentation: &[u8], functions: &[(u64, &[u8])]) -> Vec<u8> {
     let mut table = Vec::new();
-    // What functions have in common: version 1, factors 1 and -8, return address in column 16, which is saved on top of the frame.
+    // The common part of functions: version 1, factors 1 and -8, return address in column 16, which is saved on top of the frame.
     let common = [
         &[0, 0, 0, 0, 1],
         augmentation,
@@ -82,7 +82,7 @@ pub(crate) fn table(augmentation: &[u8], functions: &[(u64, &[u8])]) -> Vec<u8> 
 }
 
 const BASE: u64 = 0x7ffc_0000_0000;
-/// Frames of a stack that is as deep as profilers look.
+/// The number of frames of the deepest stack that profilers unwind.
 pub(crate) const DEEP: usize = 1000;
 
 /// A process with this module, and a deep stack of 16 bytes for each frame, whose return addresses follow each other in the module's only function.
@@ -94,7 +94,7 @@ pub(crate) fn deep(file: &[u8]) -> (Process, Vec<u8>) {
     (process, words.flat_map(u64::to_le_bytes).collect())
 }
 
-/// Unwinds a [`deep`] stack. Returns how it ended and what it cost as well.
+/// Unwinds a [`deep`] stack. Returns its end and its cost as well.
 pub(crate) fn unwind_deep_stack(process: &Process, stack: &[u8], units: u32) -> (End, Vec<Frame>, u32) {
     let stack = StackCopy {
         base: BASE,

@@ -1,4 +1,4 @@
-//! Real processes, stopped at places that are known, unwound; and processes that are made up.
+//! Unwinds real processes that stop at known places, and made-up ones.
 
 mod files;
 mod hostile;

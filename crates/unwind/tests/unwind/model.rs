@@ -1,4 +1,4 @@
-//! Unwind tables and stacks that are made up together, so that every caller is known: for both processors, wherever the test runs.
+//! Unwind tables and stacks that are made up together, so that every caller is known. They are for both processors, regardless of the machine.
 
 use std::sync::Arc;
 
@@ -24,9 +24,9 @@ const STACK: u64 = 0x7ffc_0000_0000;
 /// A function's frame, in words of 8 bytes.
 #[derive(Debug, Clone)]
 struct Shape {
-    /// Between the caller's stack pointer and the callee's, without the return address.
+    /// The distance between the caller's stack pointer and the callee's, without the return address.
     words: u64,
-    /// Registers that it saves, and has other values in. The words from the top of the frame are theirs.
+    /// Registers that it saves and overwrites. They are saved in the words from the top of the frame.
     saved: Vec<u16>,
     /// The tables count from the frame pointer, which the function has set.
     by_frame_pointer: bool,
@@ -197,7 +197,7 @@ proptest! {
         let end = Unwinder::new(100).unwind(&process, &registers, &stack, &work, &mut frames);
         let found: Vec<u64> = frames.iter().map(|frame| frame.pc).collect();
         prop_assert_eq!(&found[..], &pcs[..found.len()]);
-        // The root needs nothing of the stack.
+        // The root function needs no word of the stack.
         prop_assert_eq!(end == End::Complete, found.len() == pcs.len());
         prop_assert!(matches!(end, End::Complete | End::StackEnds(_)), "{:?}", end);
     }
@@ -219,7 +219,7 @@ proptest! {
         let mut unwinder = Unwinder::new(100);
         let (end, found, spent) = unwind(&mut unwinder, WorkBudget::FOR_SAMPLE);
         prop_assert_eq!((end, &found), (End::Complete, &pcs));
-        // Rules that are known cost no more than their frames. A few take each other's place.
+        // Known rules cost no more than their frames. A few take each other's place.
         let (_, _, spent_again) = unwind(&mut unwinder, WorkBudget::FOR_SAMPLE);
         prop_assert!((pcs.len() as u32..=spent / 2 + 1).contains(&spent_again), "{} of {}", spent_again, spent);
         // Another unwinder has to find the rules as well.

@@ -16,7 +16,7 @@ use nix::sched::{CloneFlags, unshare};
 
 use crate::stopped::{Program, compile};
 
-/// Maps the file that it is given.
+/// Maps the file that its argument names.
 const MAPPER: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -40,7 +40,7 @@ struct Served<'a> {
 }
 
 impl<'a> Served<'a> {
-    /// Mounts it on a file. `None`, with a word about it, if that cannot be done here.
+    /// Mounts it on a file. Prints the reason and returns `None` if that is impossible here.
     fn mount(place: &'a Path) -> Option<Served<'a>> {
         let Ok(server) = File::options().read(true).write(true).open("/dev/fuse") else {
             println!("skipped: there is no /dev/fuse that may be used");
@@ -72,14 +72,14 @@ impl<'a> Served<'a> {
         Some(Served { place, silent })
     }
 
-    /// From now on nothing is answered.
+    /// From now on the server answers nothing.
     fn fall_silent(&self) {
         self.silent.store(true, Ordering::SeqCst);
     }
 }
 
 impl Drop for Served<'_> {
-    /// Also ends whatever waits for an answer.
+    /// Also ends all clients that wait for an answer.
     fn drop(&mut self) {
         let _ = umount2(self.place, MntFlags::MNT_FORCE);
         let _ = umount2(self.place, MntFlags::MNT_DETACH);
@@ -127,7 +127,7 @@ fn serve(mut server: File, is_silent: &AtomicBool) {
         let mut answer = words(&[16 + body.len() as u32, error.cast_unsigned()]);
         answer.extend(&request[8..16]);
         answer.extend(body);
-        // Whoever asked may be gone.
+        // The client that asked may be gone.
         let _ = server.write(&answer);
     }
 }

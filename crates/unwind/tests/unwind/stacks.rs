@@ -10,7 +10,7 @@ use crate::stopped::{Program, compile};
 
 pub(crate) const SHAPES: &str = include_str!("shapes.c");
 
-/// Unwinds as a profiler does: what is missing is loaded.
+/// Unwinds as a profiler does, and loads missing modules.
 pub(crate) fn unwind_sample(
     process: &mut Process,
     (registers, stack): &(Registers, Vec<u8>),
@@ -148,7 +148,7 @@ fn a_function_is_active_as_long_as_its_return_address_is_where_it_was() {
     assert!(process.is_active(&[sampled, caller], &copy));
     stack[3].store(1, Ordering::Relaxed);
     assert!(!process.is_active(&[sampled, caller], &copy));
-    // Nothing in the copy tells of these.
+    // The copy does not show these.
     assert!(process.is_active(&[sampled], &copy));
     assert!(process.is_active(&[sampled, elsewhere], &copy));
 }

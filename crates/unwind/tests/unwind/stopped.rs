@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 /// Bytes of stack that a sample has.
 const STACK: usize = 32 << 10;
 
-/// Compiles a C program into `folder`. `None`, with a word about it, if there is no compiler.
+/// Compiles a C program into `folder`. Prints so and returns `None` if there is no compiler.
 pub(crate) fn compile(folder: &Path, name: &str, source: &str, flags: &[&str]) -> Option<PathBuf> {
     let (from, to) = (folder.join(format!("{name}.c")), folder.join(name));
     std::fs::write(&from, source).expect("a file");
@@ -89,13 +89,13 @@ impl Program {
         self.child.id()
     }
 
-    /// The name of the function of the program that `pc` is in or behind.
+    /// The name of the program's function that has `pc` in it or ends at it.
     pub(crate) fn function(&self, pc: u64) -> &str {
         let after = self.functions.partition_point(|&(start, _)| start <= pc);
         after.checked_sub(1).map_or("?", |index| &self.functions[index].1)
     }
 
-    /// Stops the thread that said that it was ready, and takes a sample. It goes on afterwards.
+    /// Stops the ready thread, takes a sample, and continues the thread.
     pub(crate) fn sample(&self) -> (Registers, Vec<u8>) {
         ptrace::seize(self.thread, Options::empty()).expect("a thread that may be traced");
         ptrace::interrupt(self.thread).expect("a traced thread");

@@ -1,4 +1,4 @@
-//! Names and lines of a program, wherever its debug information is.
+//! Names and lines of a program, with debug information in all its places.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -49,7 +49,7 @@ fn address_of(program: &Path, function: &str) -> u64 {
     u64::from_str_radix(line.split(' ').next().expect("an address"), 16).expect("a number")
 }
 
-/// All places that the instructions of `outer` come from.
+/// All places in the source from which the instructions of `outer` come.
 fn places(symbols: &Symbols, start: u64) -> Vec<Vec<(String, u32)>> {
     let mut places: Vec<Vec<(String, u32)>> = (start..start + 24)
         .map(|address| {
@@ -149,7 +149,7 @@ fn stubs_have_the_names_of_the_functions_that_they_call() {
         let Some(path) = compile(folder.path(), "stubs", SOURCE, &flags) else {
             return;
         };
-        // It names the stub at each call, and in front of its code.
+        // The disassembler names the stub at each call, and in front of its code.
         let output = Command::new("objdump")
             .arg("-d")
             .arg(&path)
@@ -177,7 +177,7 @@ fn stubs_have_the_names_of_the_functions_that_they_call() {
     }
 }
 
-/// As the C library defines `read`.
+/// An alias, as the C library has for `read`.
 const ALIASES: &str = r#"
 volatile int sink;
 __attribute__((noinline)) void __GI___libc_work(void) { sink++; }

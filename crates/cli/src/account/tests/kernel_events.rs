@@ -1,4 +1,4 @@
-//! What ftrace says about itself, and kernel events that are not there.
+//! Ftrace's statements about itself, and kernel events that are missing.
 
 use ferretto_proto::messages::ftrace_stats::Phase;
 use ferretto_proto::messages::trace_stats::BufferStats;

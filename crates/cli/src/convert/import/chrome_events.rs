@@ -1,7 +1,7 @@
-//! What events of Chrome's JSON become as track events.
+//! Makes track events of the events in Chrome's JSON.
 //!
 //! [`json`](super::json) calls it with each event. Slices that say where they end (`X`) become two events, so all events are kept and written in the
-//! order of their times. Slices of a thread that overlap without nesting go to further tracks of the thread. What has no field in a track event of its
+//! order of their times. Slices of a thread that overlap without nesting go to further tracks of the thread. Data without a field in a track event of its
 //! own (the two ends of flows) is written as `LegacyEvent`, which upstream's trace processor treats as it treats the JSON. Ids of tracks are numbers
 //! from 1.
 
@@ -21,7 +21,7 @@ use super::{ImportError, Notes, Write};
 const SEQUENCE: u32 = 1;
 /// Nanoseconds in a microsecond, the unit of the times.
 const MICROSECOND: i64 = 1000;
-/// What upstream calls a slice without a name.
+/// Upstream's name for a slice without one.
 const NO_NAME: &str = "[No name]";
 
 /// A thread as the events name it.
@@ -50,7 +50,7 @@ enum Track {
     },
 }
 
-/// What an event does to its track.
+/// The effect of an event on its track.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Action {
     Begin,
@@ -262,7 +262,7 @@ impl Events {
     /// Passes on the packets, and returns what is missing from them.
     ///
     /// # Errors
-    /// Those of `write`.
+    /// The errors of `write`.
     pub(super) fn write(mut self, write: &mut Write<'_>) -> Result<Notes, ImportError> {
         let events = in_order(std::mem::take(&mut self.events));
         let mut packets = Packets {
@@ -290,7 +290,7 @@ impl Events {
     }
 }
 
-/// Sorts events by time. Of slices that begin together, one after another in the file, the longest is first, for it contains the others.
+/// Sorts events by time. The longest of slices that begin together, one after another in the file, is first, because it contains the others.
 fn in_order(mut events: Vec<Event>) -> Vec<Event> {
     events.sort_by_key(|event| event.time);
     let length = |event: &Event| match event.action {
@@ -578,7 +578,7 @@ fn nanoseconds(value: &Value) -> Option<i64> {
     }
 }
 
-/// Returns an id of a process or a thread. What is none counts as 0, as for upstream.
+/// Returns an id of a process or a thread. A value that is none counts as 0, as for upstream.
 fn number(value: &Value) -> u32 {
     let number = value
         .as_i64()

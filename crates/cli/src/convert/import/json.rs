@@ -1,7 +1,7 @@
 //! Chrome's JSON traces, turned into track events.
 //!
 //! Both forms are read: an object with `traceEvents`, and an array of events whose end may be missing, as the format allows. Events are parsed one at a
-//! time. What they become is in [`chrome_events`](super::chrome_events).
+//! time. [`chrome_events`](super::chrome_events) makes track events of them.
 
 use std::fmt;
 use std::io::Read;
@@ -16,7 +16,7 @@ use super::{ImportError, Notes, Write};
 /// Passes on the packets of a trace with these events.
 ///
 /// # Errors
-/// With line and column of what is wrong.
+/// With line and column of the mistake.
 pub(in crate::convert) fn import(source: impl Read, write: &mut Write<'_>) -> Result<Notes, ImportError> {
     let mut events = Events::default();
     let mut state = State {

@@ -1,6 +1,6 @@
 //! Other formats than Perfetto's, turned into the packets of a trace.
 //!
-//! [`source`](super::source) calls it. Each importer reads a whole file and passes on encoded packets. Whatever is wrong with the file is reported with
+//! [`source`](super::source) calls it. Each importer reads a whole file and passes on encoded packets. Damage of the file is reported with
 //! its place, and then the packets so far count for nothing.
 
 mod chrome_events;
@@ -14,7 +14,7 @@ use std::io;
 /// Takes an encoded packet.
 pub(super) type Write<'a> = dyn FnMut(&[u8]) -> Result<(), ImportError> + 'a;
 
-/// What is missing from a trace, in sentences.
+/// Sentences about the losses of a trace.
 pub(super) type Notes = Vec<String>;
 
 /// The reason why a file was not imported.

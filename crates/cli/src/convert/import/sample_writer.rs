@@ -41,7 +41,7 @@ pub(super) struct Sample<'a> {
     pub(super) tid: u32,
     pub(super) cpu: Option<u32>,
     pub(super) mode: Option<CpuMode>,
-    /// What the event has counted so far on this processor.
+    /// The event's count so far on this processor.
     pub(super) count: Option<u64>,
     /// Whether outer frames are missing.
     pub(super) is_cut: bool,
@@ -154,7 +154,7 @@ impl SampleWriter {
     /// Writes that the kernel lost this many samples.
     ///
     /// # Errors
-    /// Those of `write`.
+    /// The errors of `write`.
     pub(super) fn lost(&mut self, time: u64, count: u64, write: &mut Write<'_>) -> Result<(), ImportError> {
         let mut writer = Writer::new();
         let mut packet = TracePacket::new(&mut writer);
@@ -168,7 +168,7 @@ impl SampleWriter {
     /// Writes a sample.
     ///
     /// # Errors
-    /// Those of `write`.
+    /// The errors of `write`.
     pub(super) fn sample(&mut self, sample: &Sample<'_>, write: &mut Write<'_>) -> Result<(), ImportError> {
         let stack = match sample.frames {
             [] => None,

@@ -1,4 +1,4 @@
-//! Who may sample CPUs.
+//! The permission to sample CPUs.
 
 use super::*;
 

@@ -243,7 +243,7 @@ impl Recorder<'_> {
         }
     }
 
-    /// Looks for data sources that could not start in what the service has written into the file so far. Of other recordings, only the end tells.
+    /// Looks in the part of the file that the service has written so far for data sources that could not start. For other recordings, only the end tells.
     fn failures_so_far(&self) -> Vec<Failed> {
         let path = self.output.as_ref().and_then(Output::path);
         let Some(path) = path.filter(|_| self.session.writer() == Writer::Service) else {

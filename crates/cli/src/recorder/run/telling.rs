@@ -6,7 +6,7 @@ use super::*;
 
 impl Daemon {
     pub(super) fn tell(&mut self, id: SealId, outcome: &Outcome) {
-        // Of a leftover that is refused there would never be a file.
+        // A leftover that is refused would never become a file.
         if let Some(leftover) = self.salvages.remove(&id) {
             leftover.delete();
         }

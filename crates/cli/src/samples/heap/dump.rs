@@ -1,4 +1,4 @@
-//! What a heap profiler says of one heap of one process: a `ProcessHeapSamples`, as `android.heapprofd` writes it.
+//! A heap profiler's statements about one heap of one process: a `ProcessHeapSamples`, as `android.heapprofd` writes it.
 //!
 //! The [reader](super) of profiles, `info` and the account of a recording call it. It keeps nothing: a dump refers to the packet that it was read
 //! from.
@@ -33,14 +33,14 @@ pub(crate) struct Dump<'a> {
     pub(crate) unwinding_errors: u64,
     /// The process has ended, or no longer reports.
     pub(crate) is_disconnected: bool,
-    /// What went wrong.
+    /// The mishaps.
     pub(crate) troubles: Troubles,
     /// How much is missing; only our own profiler tells.
     pub(crate) missing: Missing,
     encoded: &'a [u8],
 }
 
-/// What went wrong with a process's profile so far.
+/// The mishaps of a process's profile so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Troubles {
     /// The shared memory was full, and samples were lost.
@@ -121,7 +121,7 @@ impl Missing {
     }
 }
 
-/// What was counted for a call stack.
+/// The counts of a call stack.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     /// In bytes.

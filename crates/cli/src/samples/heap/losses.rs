@@ -12,7 +12,7 @@ const MAX_PROCESSES: usize = 1 << 12;
 /// The most heaps of a process that are remembered.
 const MAX_HEAPS: usize = 1 << 8;
 
-/// What is missing from heap profiles: processes, by the reason.
+/// The losses of heap profiles: processes, by the reason.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct HeapLosses {
     /// The shared memory was full, and samples were lost.
@@ -37,10 +37,10 @@ pub(crate) struct HeapLosses {
     pub(crate) missing_packets: u64,
 }
 
-/// What is missing from the profiles of processes that had the same id, one after the other.
+/// The losses of the profiles of processes that had the same id, one after the other.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 struct Counted {
-    /// Those that have ended.
+    /// The processes that have ended.
     before: Amounts,
     /// The last one.
     last: Amounts,
@@ -52,7 +52,7 @@ struct Counted {
 struct Amounts {
     /// Samples whose stack ends too early.
     truncated: u64,
-    /// What our own profiler says to be missing.
+    /// The losses that our own profiler reports.
     missing: Missing,
 }
 

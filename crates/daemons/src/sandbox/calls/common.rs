@@ -269,7 +269,7 @@ const TIME: &[c_long] = calls![
     SYS_timerfd_settime,
 ];
 
-/// Who and where it is, and random numbers.
+/// The process's identity, its place, and random numbers.
 const ABOUT_ITSELF: &[c_long] = calls![
     SYS_capget,
     SYS_getcpu,

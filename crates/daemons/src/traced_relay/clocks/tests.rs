@@ -178,7 +178,7 @@ struct Clocks {
     real_offset: u64,
     /// Nanoseconds that its clocks gain or lose in a second.
     drift: i64,
-    /// What its clocks jump by and when: it sleeps, or somebody sets its time.
+    /// The jumps of its clocks and their times: it sleeps, or somebody sets its time.
     jumps: Vec<(u64, u64, i64)>,
 }
 

@@ -174,7 +174,7 @@ fn a_loss_starts_a_bundle_of_its_own() {
 
 #[test]
 fn larger_sub_buffers_are_read_as_pages_are() {
-    // One of 16 KiB with the records of two pages, and between them the time of the second.
+    // A buffer page of 16 KiB with the records of two pages, and between them the time of the second.
     let [first, second] = [0, 1].map(|page| &SCHED.pages[page * PAGE_SIZE..][..PAGE_SIZE]);
     let data = |page: &'static [u8]| {
         let len = u32::from_le_bytes(page[8..12].try_into().unwrap()) as usize;
@@ -202,7 +202,7 @@ fn broken_pages_are_reported_and_the_next_one_is_read() {
     let table = table();
     let mut pages = SCHED.pages.to_vec();
     let timestamp = u64::from_le_bytes(pages[..8].try_into().unwrap());
-    // A length that is more than the page.
+    // A length beyond the page.
     pages[8..12].copy_from_slice(&5000u32.to_le_bytes());
     let mut session = Session::new(&table, everything(&table));
     let bundles = bundles(&table, &mut session, &read_of(&pages));

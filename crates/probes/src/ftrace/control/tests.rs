@@ -97,7 +97,7 @@ fn sessions_share_events_and_the_last_one_puts_everything_back() {
     assert!(control.is_unused());
     assert!(control.put_back().is_empty());
     let mut after = instance.snapshot();
-    // A buffer's unexpanded state cannot be had again.
+    // A buffer cannot return to its unexpanded state.
     let mut before = before;
     after.retain(|file, _| !file.contains("buffer_size_kb"));
     before.retain(|file, _| !file.contains("buffer_size_kb"));

@@ -49,7 +49,7 @@ pub(super) struct Instance {
     pub(super) unreadable: BTreeSet<u32>,
     /// CPUs whose buffers were reported as full and have not been read since.
     pub(super) reported: BTreeSet<u32>,
-    /// Those of the `reported` CPUs that were read in this turn.
+    /// The `reported` CPUs that were read in this turn.
     pub(super) emptied: Vec<u32>,
     pub(super) control: Control,
     pub(super) table: Table,

@@ -28,7 +28,7 @@ fn boot_time() -> BootTime {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// A controller, and one session after the other on an instance of its own.
+/// A controller with an instance of its own, for one session after the other.
 struct Recorder {
     controller: FtraceController,
     sinks: Sinks,
@@ -83,7 +83,7 @@ impl Recorder {
         self.controller.drain(boot_time(), &mut self.sinks);
     }
 
-    /// In as many turns as it takes.
+    /// Drains in as many turns as necessary.
     fn flush(&mut self, id: FtraceSessionId) {
         let flush = self.controller.flush(id, boot_time(), &mut self.sinks);
         self.finish(flush);
@@ -156,7 +156,7 @@ impl Recorder {
     }
 }
 
-/// Has two threads wait for each other so often; returns their ids.
+/// Makes two threads wait for each other so often; returns their ids.
 fn ping_pong(rounds: usize) -> [i32; 2] {
     let tid = || rustix::thread::gettid().as_raw_pid();
     let (to_other, from_me) = sync_channel(0);
@@ -485,7 +485,7 @@ fn another_clock_is_related_to_the_boot_clock() {
         assert_eq!(bundle.ftrace_clock, Some(FtraceClock::FTRACE_CLOCK_MONO_RAW));
         assert!(bundle.boot_timestamp > Some(0));
         let snapshot = bundle.ftrace_timestamp.unwrap() as u64;
-        // Taken as the read began; events went on happening while it lasted.
+        // The time is of the begin of the read; events continued during it.
         let second = 1_000_000_000;
         assert!(
             switch_times(&bundle)

@@ -31,7 +31,7 @@ pub(crate) enum Weight {
     Remark,
 }
 
-/// What others did to ftrace while a session recorded.
+/// The changes that others made to ftrace while a session recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Incident {
     /// The session whose recording it concerns.
@@ -115,7 +115,7 @@ impl Instance {
 }
 
 impl FtraceController {
-    /// What happened to ftrace since the last call.
+    /// The changes to ftrace since the last call.
     pub(crate) fn take_incidents(&mut self) -> Vec<Incident> {
         std::mem::take(&mut self.incidents)
     }

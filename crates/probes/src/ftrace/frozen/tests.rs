@@ -20,7 +20,7 @@ const LAST_BOOT: &str = "ffffffff81000000\t[kernel]\n";
 struct Folder(TempDir);
 
 impl Folder {
-    /// With these pages in the buffer of CPU 0.
+    /// Makes one with these pages in the buffer of CPU 0.
     fn new(pages: &[u8]) -> Self {
         let dir = TempDir::new("frozen");
         dir.write("tracing_on", "1\n");
@@ -86,7 +86,7 @@ impl Source {
         self.frozen.start(1, &mut self.sink);
     }
 
-    /// Gives it turns until it wants none. Gives their number.
+    /// Gives it turns until it wants none; returns their number.
     fn run(&mut self) -> usize {
         let mut turns = 0;
         while let Some(due) = self.frozen.next_deadline() {
@@ -294,7 +294,7 @@ fn the_log_is_told_whose_events_these_are() {
         }
         source.run();
         source.stop();
-        // Whoever still records has events there that nobody has read.
+        // A program that still records has events there that it has not read.
         assert_eq!(folder.read("trace").is_empty(), on == "0");
     }
 }

@@ -2,7 +2,7 @@ use super::super::fixtures::{HEADER_PAGE, MIXED, PAGE_SIZE, SCHED};
 use super::*;
 use proptest::prelude::*;
 
-/// What the kernel may put into a page (with times that do not add up to more than 59 bits), and what a reader has to make of it.
+/// Contents that the kernel may put into a page (with times that do not add up to more than 59 bits), and the events that a reader has to make of them.
 #[derive(Clone, Debug)]
 enum Entry {
     Event { delta: u32, words: Vec<u32> },
@@ -115,7 +115,7 @@ proptest! {
     }
 }
 
-/// Whatever comes out lies within the page, in order, and ends.
+/// All results lie within the page, in order, and end.
 fn check_total(bytes: &[u8]) {
     let Ok(page) = Page::parse(&LAYOUT, bytes) else {
         return;

@@ -34,7 +34,7 @@ pub enum JournalError {
     Unsafe {
         /// The directory.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Its mistake.
         reason: &'static str,
     },
     /// Another process has held the directory for too long.
@@ -57,7 +57,7 @@ pub enum JournalError {
         doing: &'static str,
         /// The file or directory.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }

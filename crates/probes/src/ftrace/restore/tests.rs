@@ -9,7 +9,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::time::{Duration, Instant};
 
 impl Restorer {
-    /// As if the daemon were killed: nothing is put back, and the journal loses its owner.
+    /// Ends the restorer as a kill of the daemon does: nothing is put back, and the journal loses its owner.
     fn crash(mut self) {
         self.changes = Changes::default();
         self.journal = None;
@@ -50,7 +50,7 @@ fn any_record() -> impl Strategy<Value = Record> {
     ]
 }
 
-/// What is put back of journals that nobody owns any more, once their locks are free; see [`await_orphan`].
+/// The settings that are put back from journals without an owner, once their locks are free; see [`await_orphan`].
 fn replay_orphans(journals: &JournalDir, dir: &TestDir) -> Vec<Replayed> {
     if fs::read_dir(dir.path().join("journals")).unwrap().count() > 0 {
         drop(await_orphan(journals));
@@ -58,7 +58,7 @@ fn replay_orphans(journals: &JournalDir, dir: &TestDir) -> Vec<Replayed> {
     replay(journals).unwrap()
 }
 
-/// The one journal that nobody owns, once its lock is free: a process that another test starts holds all descriptors of ours until it is
+/// The one journal without an owner, once its lock is free: a process that another test starts holds all descriptors of ours until it is
 /// a program of its own.
 fn await_orphan(journals: &JournalDir) -> Vec<Orphan> {
     let until = Instant::now() + Duration::from_secs(120);
@@ -145,7 +145,7 @@ fn no_daemon_starts_while_another_still_puts_back() {
     let journals = JournalDir::at(dir.path().join("journals")).unwrap();
     let journal = dir.path().join("journals/ftrace-1-0.journal");
     for round in 0..200 {
-        // Written by hand: one that is created holds a lock, which processes that other tests start would inherit for a moment.
+        // The journal is written by hand: a created one holds a lock, which processes that other tests start would inherit for a moment.
         fs::write(&journal, "ferretto ftrace journal 1\tof another boot\t/\n").unwrap();
         std::thread::scope(|scope| {
             for _ in 0..2 {

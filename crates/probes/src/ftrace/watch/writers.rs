@@ -114,7 +114,7 @@ impl Drop for Group {
         let Some(group) = self.fanotify.take().filter(|_| self.is_reserved) else {
             return;
         };
-        // A group without marks reports nothing more. What it has reported is nothing to its next user.
+        // A group without marks reports nothing more. Its reports so far are nothing to its next user.
         let forgotten = group.mark(MarkFlags::FAN_MARK_FLUSH, MaskFlags::empty(), CWD, None::<&Path>);
         let mut buffer = [0; READ_BYTES];
         let last = std::iter::repeat_with(|| rustix::io::read(&group, &mut buffer))

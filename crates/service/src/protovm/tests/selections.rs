@@ -165,7 +165,7 @@ fn deleted_elements_leave_a_gap() {
     machine.fails(&initial(two()));
     machine.merges(&edit());
     machine.has_state(&Fields::new().message(1, element(1, 11)));
-    // Which is filled by the next that goes there.
+    // The next value that goes there fills it.
     machine.merges(&edit());
     machine.has_state(&Fields::new().message(1, element(1, 11)));
     let mut machine = edits(vec![delete(), dst(&[field(1), at(0), field(5)])]);

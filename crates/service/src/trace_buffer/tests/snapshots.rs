@@ -152,7 +152,7 @@ fn what_clones_share_counts_once() {
     for clone in &clones {
         all.add(&clone.0);
     }
-    // What each has for itself is the list of chunks and the state of the sequence.
+    // Each has for itself only the list of chunks and the state of the sequence.
     assert!((3016..3016 + 60 * 400).contains(&all.bytes()), "{}", all.bytes());
     buffer.commit(chunk(1, 1, 1).whole('b', 100));
     clones.push(snapshot(&mut buffer));

@@ -63,7 +63,7 @@ fn clones_of_one_user_take_three_eighths_of_the_memory_and_no_more() {
     scene.write(&[&large]);
     let mut made = 0;
     let error = loop {
-        // What clones share would count once.
+        // Memory that clones share would count once.
         scene.write(&["a little"]);
         let cloner = scene.world.consumer();
         match scene.world.try_clone(cloner, request(scene.session)) {

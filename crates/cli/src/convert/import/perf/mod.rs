@@ -39,7 +39,7 @@ const NAMES_SEQUENCE: u32 = 1;
 /// Passes on the packets of a trace with these samples.
 ///
 /// # Errors
-/// With the offset of what is wrong.
+/// With the offset of the damage.
 pub(in crate::convert) fn import(
     source: impl Read + Seek,
     write: &mut Write<'_>,
@@ -96,7 +96,7 @@ pub(in crate::convert) fn import(
     Ok(importer.notes())
 }
 
-/// What a record is good for.
+/// The way to treat a record.
 enum Next {
     Round,
     Attr(Vec<u8>),
@@ -129,7 +129,7 @@ impl Importer {
         copies.into_iter().collect()
     }
 
-    /// Takes in what is known to be in order: the entries up to a time.
+    /// Takes in the records that are known to be in order: the entries up to a time.
     fn take(
         &mut self,
         waiting: &mut Vec<(u64, Entry)>,
@@ -275,7 +275,7 @@ impl Importer {
     }
 }
 
-/// Adds a mapping, in place of what was there.
+/// Adds a mapping, in place of those that were there.
 fn insert(mappings: &mut Mappings, mapping: Mapping) {
     let before = mappings.range(..mapping.start).next_back();
     if let Some((_, old)) = before

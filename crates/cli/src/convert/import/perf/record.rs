@@ -46,7 +46,7 @@ const FIRST_MARK: u64 = -4095_i64 as u64;
 const MARK_KERNEL: u64 = -128_i64 as u64;
 const MARK_USER: u64 = -512_i64 as u64;
 
-/// Who runs code.
+/// The kind of code that runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Runner {
     Unknown,
@@ -133,7 +133,7 @@ pub(super) enum Entry {
 /// Returns what a record says and when; `None` if it does not matter. Records that `perf` made itself have the time 0.
 ///
 /// # Errors
-/// If the record is too short for what it should contain.
+/// If the record is too short for its contents.
 pub(super) fn parse(record: &Record<'_>, attrs: &[Attr]) -> Result<Option<(u64, Entry)>, ()> {
     let Some(first) = attrs.first() else {
         return Ok(None);

@@ -32,7 +32,7 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        // Nothing is to be done about a failure, and a panic here would hide the test's own.
+        // A failure has no remedy, and a panic here would hide the test's own.
         let _ = fs::remove_dir(&self.0);
     }
 }

@@ -1,11 +1,11 @@
-//! What the kernel lacks or refuses costs what depends on it, and no more.
+//! A missing or refused feature of the kernel costs only the parts that depend on it.
 
 use super::*;
 use crate::ftrace::format::PageLayout;
 use crate::ftrace::test_instance::Mirror;
 use std::fs;
 
-/// A recorder of an instance of which files can be taken away.
+/// Records from an instance whose files the test can take away.
 fn mirrored() -> Option<(Recorder, Mirror)> {
     let instance = TestInstance::new()?;
     let mirror = Mirror::of(&instance);
@@ -20,7 +20,7 @@ fn told(recorder: &mut Recorder) -> Vec<String> {
         .collect()
 }
 
-/// Has every CPU record something, and gives the number of messages.
+/// Makes every CPU record something, and returns the number of messages.
 fn mark_on_all_cpus(recorder: &Recorder) -> usize {
     let cpus = recorder.instance.tracefs.cpus().unwrap();
     let before = rustix::thread::sched_getaffinity(None).unwrap();
@@ -90,7 +90,7 @@ fn a_cpu_whose_buffer_cannot_be_read_costs_only_that_cpu() {
     let Some((mut recorder, mirror)) = mirrored() else {
         return;
     };
-    // It can be opened and not be read.
+    // It can be opened, but not read.
     fs::create_dir(mirror.take_away("per_cpu/cpu0/trace_pipe_raw")).unwrap();
     let config = recorder.config(&["ftrace/print"]);
     recorder.start(FIRST, &config);
@@ -179,7 +179,7 @@ fn watched_buffers_are_closed_with_their_session() {
         ..recorder.config(&["ftrace/print"])
     };
     recorder.start(FIRST, &config);
-    // As long as anybody has a buffer open, the instance cannot be removed, nor its tracer be changed.
+    // While a process has a buffer open, the instance cannot be removed and its tracer cannot be changed.
     let root = recorder.instance.tracefs.root().to_owned();
     let busy = fs::remove_dir(&root).unwrap_err();
     assert_eq!(busy.kind(), std::io::ErrorKind::ResourceBusy);

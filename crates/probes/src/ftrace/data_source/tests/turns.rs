@@ -7,9 +7,9 @@ use crate::ftrace::reader::{BATCH_PAGES, BatchEnd, PagePool};
 use crate::ftrace::test_instance::TestDir;
 use std::fs;
 
-/// As many as the largest machines have that people record on.
+/// The number of CPUs of the largest machines that people record.
 const CPUS: u32 = 256;
-/// What each CPU has recorded.
+/// The number of pages that each CPU has recorded.
 const PAGES: usize = 2 * BATCH_PAGES;
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -46,7 +46,7 @@ impl Machine {
         instance.buffers = (0..CPUS)
             .map(|cpu| CpuBuffer::open(&tracefs, cpu).unwrap())
             .collect();
-        // So short that each turn takes one batch.
+        // The turn is so short that it takes one batch.
         recorder.controller.turn = 0;
         Some(Machine {
             recorder,
@@ -54,7 +54,7 @@ impl Machine {
         })
     }
 
-    /// How many batches came from each CPU.
+    /// Returns how many batches came from each CPU.
     fn batches(&self) -> BTreeMap<u32, usize> {
         let mut batches = BTreeMap::new();
         for bundle in self.recorder.bundles(FIRST) {
@@ -96,7 +96,7 @@ fn turns_take_the_cpus_one_after_the_other() {
     }
     let once: BTreeMap<u32, usize> = (0..CPUS).map(|cpu| (cpu, 1)).collect();
     assert_eq!(machine.batches(), once);
-    // Once more for what is left, and once to see that nothing is.
+    // Once more for the rest, and once to see that nothing is left.
     for _ in 0..2 * CPUS {
         machine.recorder.drain();
     }
@@ -120,7 +120,7 @@ fn a_flush_of_many_cpus_takes_many_turns_and_all_there_is() {
     while !machine.is_flushed(flush) {
         let next = machine.recorder.controller.next_deadline();
         assert!(next <= Some(boot_time()), "it goes on at once");
-        // However long this takes, no time passes.
+        // No time passes during this, however long it takes.
         machine
             .recorder
             .controller

@@ -1,4 +1,4 @@
-//! What others do to an instance while it is recorded from, on the running kernel.
+//! Changes that others make to an instance during a recording, on the running kernel.
 
 use super::*;
 use crate::ftrace::data_source::watching::MOST_TOLD;
@@ -22,7 +22,7 @@ impl Recorder {
         written.unwrap_or_else(|error| panic!("{file}: {error}"));
     }
 
-    /// Drains so much later that everything is looked at.
+    /// Drains so much later that the controller looks at everything.
     fn drain_later(&mut self, seconds: u64) {
         let now = boot_time() + seconds * SECOND_NS;
         self.controller.drain(now, &mut self.sinks);
@@ -136,7 +136,7 @@ fn what_others_change_is_noticed_and_so_is_its_end() {
         }
         let errors = recorder.flush_and_stop(FIRST);
         assert!(errors.is_empty(), "{file}: {errors:?}");
-        // The statistics of a flush have it all, for packets in a ring buffer do not stay; once, in the phase that readers heed.
+        // The statistics of a flush repeat it all, because packets in a ring buffer do not stay; once, in the phase that readers use.
         let stats = recorder.stats(FIRST);
         let (start, end) = (&stats[stats.len() - 2], &stats[stats.len() - 1]);
         assert_eq!(start.phase, Some(Phase::START_OF_TRACE));
@@ -180,7 +180,7 @@ fn events_that_others_take_are_counted_and_the_taker_is_named() {
         .custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32)
         .open(recorder.instance.tracefs.root().join("trace_pipe"))
         .unwrap();
-    // Any other process that has it open at the time: the reading here is as good as its own.
+    // The reader can be any other process that has the file open at the time; the test's own stands for one.
     let mut other = std::process::Command::new("sleep")
         .arg("1000")
         .stdin(pipe.try_clone().unwrap())
