@@ -153,7 +153,7 @@ impl PacketWriter {
     pub(crate) fn share(&mut self) -> io::Result<(File, u64)> {
         if self.kind()? != Kind::RegularFile {
             return Err(io::Error::other(
-                "it is no regular file, and what it took is not to be had again",
+                "it is no regular file, so its data cannot be read again",
             ));
         }
         if opened_for(&self.file)? == OpenedFor::Writing {

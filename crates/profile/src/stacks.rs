@@ -9,7 +9,6 @@
 //! for somebody else, and then hold up the thread of the instance. So may reading command lines, if the config chooses processes by them.
 
 use std::collections::HashMap;
-use std::io;
 use std::time::{Duration, Instant};
 
 use ferretto_ipc::reactor::boot_now;
@@ -19,7 +18,7 @@ use ferretto_proto::messages::perf_sample::SampleSkipReason;
 use ferretto_proto::messages::profiling::StackUnwindError;
 use ferretto_unwind::{
     Arch, End, Frame, FrameKind, Maps, ModuleCache, Process, Refreshed, Registers, StackCopy, StackPage,
-    Unusable, Unwinder, WorkBudget,
+    Unwinder, WorkBudget,
 };
 use perf_event_open_sys::bindings as sys;
 
@@ -32,9 +31,14 @@ use crate::profiler::CONTEXT_USER;
 use crate::queue::Item;
 use crate::record::Sample;
 
+mod known;
 mod numbers;
+mod problem;
 
-use numbers::{Lasts, Numbered, Place, number};
+pub use known::Met;
+use known::{Known, Memory};
+use numbers::{Lasts, Place, number};
+use problem::{Problem, error_of, explanation, name_of};
 
 /// As upstream.
 const MOST_FRAMES: usize = 1000;
@@ -57,7 +61,7 @@ const MOST_TIME: Duration = Duration::from_millis(500);
 /// Pages of 4 KiB that are read of a deep stack, for one sample: 4 MB, because they are read in a row, also those between large frames.
 const MOST_PAGES: usize = 1024;
 
-/// Units of work that a process has for each sample more. What it does not need is kept for later samples, up to
+/// Units of work that a process has for each sample more. The unused units are kept for later samples, up to
 /// [`WorkBudget::FOR_SAMPLE`], which it begins with. So tables that are made to cost much do so once.
 const WORK_PER_SAMPLE: u32 = WorkBudget::FOR_SAMPLE / 16;
 
@@ -73,28 +77,13 @@ const REFRESH_INTERVAL: u64 = 100_000_000;
 /// Marks in call chains are above this: they are small negative numbers.
 const FIRST_MARK: u64 = sys::PERF_CONTEXT_MAX;
 
-/// What came of a sample.
+/// The result of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// A stack, whole or not.
     Stack(Unwound),
     /// Nothing of it could be found.
     Skipped(SampleSkipReason),
-}
-
-/// A process that is known by more than its id: this reads only the process that had the id when it was opened.
-#[derive(Debug)]
-pub struct Met(Process);
-
-impl Met {
-    /// The process that has this id now. A caller that means a certain process checks afterwards that it has not ended.
-    ///
-    /// # Errors
-    /// If there is no such process, or its directory in procfs cannot be opened.
-    pub fn open(pid: i32) -> io::Result<Met> {
-        let pid = u32::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?;
-        Process::open(pid).map(Met)
-    }
 }
 
 /// See the [module](self).
@@ -105,14 +94,14 @@ pub struct Stacks {
     cache: ModuleCache,
     unwinder: Unwinder,
     processes: LruMap<i32, Known>,
-    /// Those that have ended since the rings were last empty: samples of before may come yet.
+    /// The processes that have ended since the rings were last empty: samples of before may come yet.
     exited: Vec<i32>,
     kernel: KernelFrames,
     names: Names,
-    /// Of the stack that is being put together, callees before callers.
+    /// The frames of the stack that is being put together, callees before callers.
     numbers: Vec<FrameId>,
     frames: Vec<Frame>,
-    /// Of the sample's stack, what lies behind its copy.
+    /// The part of the sample's stack behind its copy.
     pages: Vec<StackPage>,
     /// How often mappings were read again.
     refreshes: u64,
@@ -125,91 +114,6 @@ struct KernelFrames {
     symbols: Option<KernelSymbols>,
     numbers: HashMap<u64, FrameId>,
     name: String,
-}
-
-/// A process that was met.
-#[derive(Debug)]
-struct Known {
-    memory: Memory,
-    /// When it began to run its program, on the clock of samples; 0 if that is not known.
-    since: u64,
-    /// It has mapped files since its mappings were read.
-    is_stale: bool,
-    /// Some of these.
-    recent: Vec<ferretto_unwind::Mapping>,
-    /// Units of work that its next sample may take.
-    work: u32,
-    /// The generation of the process that the numbers are of.
-    generation: u64,
-    /// By address, and whether it is the return address of a call.
-    numbers: HashMap<(u64, bool), Numbered>,
-}
-
-/// What is known of a process's mappings.
-#[derive(Debug)]
-enum Memory {
-    /// Nothing was asked yet. It had these when it began, and has mapped files since.
-    Recorded(Maps),
-    /// Nothing was asked yet.
-    Met(Process),
-    /// Read from procfs, or as they were recorded if the process was gone by then.
-    Read(Process),
-    /// It was gone before it was met.
-    Gone,
-}
-
-impl Known {
-    fn new(memory: Memory, since: u64) -> Known {
-        Known {
-            memory,
-            since,
-            is_stale: false,
-            recent: Vec::new(),
-            work: WorkBudget::FOR_SAMPLE,
-            generation: 0,
-            numbers: HashMap::new(),
-        }
-    }
-
-    /// Its process; reads the mappings when it is first asked for.
-    fn process(&mut self, pid: i32) -> Option<&mut Process> {
-        if !matches!(self.memory, Memory::Read(_) | Memory::Gone) {
-            let process = match std::mem::replace(&mut self.memory, Memory::Gone) {
-                Memory::Met(process) => opened(process),
-                Memory::Recorded(maps) => {
-                    let there = u32::try_from(pid).ok().and_then(|pid| Process::open(pid).ok());
-                    there
-                        .and_then(opened)
-                        .or_else(|| match maps.mappings().is_empty() {
-                            true => None,
-                            false => Process::ended(maps).ok(),
-                        })
-                }
-                Memory::Read(process) => Some(process),
-                Memory::Gone => None,
-            };
-            self.memory = process.map_or(Memory::Gone, Memory::Read);
-        }
-        match &mut self.memory {
-            Memory::Read(process) => Some(process),
-            Memory::Recorded(_) | Memory::Met(_) | Memory::Gone => None,
-        }
-    }
-
-    fn maps(&self) -> Option<&Maps> {
-        match &self.memory {
-            Memory::Recorded(maps) => Some(maps),
-            Memory::Read(process) => Some(process.maps()),
-            Memory::Met(_) | Memory::Gone => None,
-        }
-    }
-}
-
-/// The process with its mappings; `None` if it has ended.
-fn opened(mut process: Process) -> Option<Process> {
-    process.refresh(boot_now(), REFRESH_INTERVAL).ok()?;
-    // A process that is ending has no memory any more.
-    (!process.maps().mappings().is_empty()).then_some(process)
 }
 
 impl Stacks {
@@ -453,7 +357,7 @@ impl Stacks {
             }
         }
         let work = WorkBudget::new(known.work);
-        // What had to be read for this sample, within bounds that no honest program reaches.
+        // The files that had to be read for this sample, within bounds that no honest program reaches.
         let began = Instant::now();
         let mut loads = 0;
         let mut has_refreshed = false;
@@ -603,17 +507,6 @@ impl Method<'_> {
     }
 }
 
-/// Why a stack is not whole.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Problem {
-    /// The process, or the program that it ran, is gone.
-    Gone,
-    /// Unwinding ended with this.
-    Error(StackUnwindError),
-    /// The same, for a reason that upstream's unwinder does not have.
-    Explained(StackUnwindError, String),
-}
-
 impl KernelFrames {
     fn number(&mut self, address: u64, interning: &mut Interning) -> FrameId {
         if let Some(known) = self.numbers.get(&address) {
@@ -661,47 +554,6 @@ fn registers(sample: &Sample<'_>) -> Result<Option<Registers>, Problem> {
     Registers::from_perf(arch, arch.perf_mask(), &values[..count])
         .map(Some)
         .ok_or(unsupported)
-}
-
-/// libunwindstack's error for the end of a stack.
-fn error_of(end: End) -> Option<StackUnwindError> {
-    Some(match end {
-        End::Complete => return None,
-        End::StackEnds(_) | End::Inconsistent(_) => StackUnwindError::UNWIND_ERROR_MEMORY_INVALID,
-        End::UnknownMapping => StackUnwindError::UNWIND_ERROR_INVALID_MAP,
-        End::NoUnwindInformation(_) | End::MalformedTables(_) | End::OverBudget(_) => {
-            StackUnwindError::UNWIND_ERROR_UNWIND_INFO
-        }
-        End::ModuleNeeded(_) | End::UnusableModule(_) => StackUnwindError::UNWIND_ERROR_INVALID_ELF,
-        End::TooManyFrames => StackUnwindError::UNWIND_ERROR_MAX_FRAMES_EXCEEDED,
-    })
-}
-
-/// What readers cannot tell from the error alone: a limit that only this profiler has.
-fn explanation(process: &Process, end: End) -> Option<String> {
-    match end {
-        End::OverBudget(_) => Some("the unwind tables take more work than one sample may".to_owned()),
-        End::UnusableModule(mapping) => match process.module(mapping)? {
-            Err(reason @ (Unusable::Untrusted(_) | Unusable::TooCostly(_))) => Some(reason.to_string()),
-            _ => None,
-        },
-        _ => None,
-    }
-}
-
-/// The name of an error in frames, as upstream writes it.
-fn name_of(error: StackUnwindError) -> &'static str {
-    match error {
-        StackUnwindError::UNWIND_ERROR_MEMORY_INVALID => "MEMORY_INVALID",
-        StackUnwindError::UNWIND_ERROR_UNWIND_INFO => "UNWIND_INFO",
-        StackUnwindError::UNWIND_ERROR_UNSUPPORTED => "UNSUPPORTED",
-        StackUnwindError::UNWIND_ERROR_INVALID_MAP => "INVALID_MAP",
-        StackUnwindError::UNWIND_ERROR_MAX_FRAMES_EXCEEDED => "MAX_FRAME_EXCEEDED",
-        StackUnwindError::UNWIND_ERROR_INVALID_ELF => "INVALID_ELF",
-        StackUnwindError::UNWIND_ERROR_SYSTEM_CALL => "SYSTEM_CALL",
-        StackUnwindError::UNWIND_ERROR_BAD_ARCH => "BAD_ARCH",
-        _ => "UNKNOWN",
-    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The kept state of processes, and the cost of a stack.
 
 use ferretto_proto::messages::{InternedData, Message};
+use ferretto_unwind::Unusable;
 
 use super::*;
 use crate::queue::OwnedMapped;

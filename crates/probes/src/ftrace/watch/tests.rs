@@ -1,5 +1,8 @@
-//! Tests of the module: what is found, and its words.
+//! Tests of the module: its findings and their words.
 
+use std::path::Path;
+
+use super::finding::{names, short};
 use super::*;
 
 const SECOND: BootTime = 1_000_000_000;
@@ -29,7 +32,7 @@ fn watch() -> Watch {
     watch
 }
 
-/// As all was at the start, but for these.
+/// The state at the start, but for these settings.
 fn shown(different: &[(Setting, &str)]) -> Shown {
     let mut shown = Shown {
         settings: BTreeMap::from([
@@ -58,7 +61,7 @@ fn as_long_as_all_is_as_it_was_nothing_is_said() {
     let mut watch = watch();
     for second in 1..5 {
         assert_eq!(watch.see(&shown(&[]), START + second * SECOND), []);
-        // What could not be read is not held against anybody.
+        // A file that could not be read is not held against anybody.
         assert_eq!(watch.see(&Shown::default(), START + second * SECOND), []);
         watch.read_here(0, Some(5));
         watch.read_here(1, Some(7));
@@ -234,7 +237,7 @@ fn buffers_that_count_from_zero_again_were_emptied() {
     );
     assert_eq!(watch.see_buffers(&counted, Depth::Regular, START + SECOND), []);
 
-    // That another clock empties the buffers has been said.
+    // The trace has said that another clock empties the buffers.
     watch.see(&shown(&[(Setting::TraceClock, "local")]), START + 2 * SECOND);
     let counted = BTreeMap::from([(0, 0), (1, 0)]);
     assert_eq!(
@@ -334,7 +337,7 @@ fn a_writer_is_told_once_and_what_it_goes_on_with_in_the_end() {
             []
         );
     }
-    // Nobody can fill a trace with it.
+    // No program can fill a trace with it.
     for pid in 100..200 {
         watch.wrote(written(&[(pid, "tracing_on")]));
         watch.see(&shown(&[]), START + 6 * SECOND);
@@ -351,7 +354,7 @@ fn a_writer_is_told_once_and_what_it_goes_on_with_in_the_end() {
         watch.see_buffers(&NOTHING_READ.into(), Depth::Whole, START + 8 * SECOND),
         []
     );
-    // Who has just started to record does not know.
+    // A recorder that has just started does not know.
     watch.tell_anew();
     watch.wrote(written(&[(7, "tracing_on")]));
     assert_eq!(watch.see(&shown(&[]), START + 9 * SECOND).len(), 1);
@@ -368,7 +371,7 @@ fn a_change_has_the_writer_whether_the_write_is_known_before_the_look_or_after_i
         assert_eq!(findings.len(), 1, "{findings:?}");
         assert_eq!(watch.writers(&findings[0]), [program(7, "tracing_on")]);
         assert_eq!(watch.writers(&findings[0]), []);
-        // What is under way is told. Of the clock it is not known yet.
+        // The change under way is told. That of the clock is not known yet.
         watch.wrote(written(&[(7, "tracing_on")]));
         let findings = watch.see(&shown(&off), START + 2 * SECOND);
         assert_eq!(findings.len(), 1, "{findings:?}");
@@ -459,7 +462,7 @@ fn buffers_that_are_emptied_before_they_are_read_are_told_by_who_wrote() {
              kernel's buffers, and what had not been read yet is lost"
         ]
     );
-    // That it was truncated would show in the count of the first buffer, but not in that of the second.
+    // A truncation would show in the count of the first buffer, but not in that of the second.
     watch.wrote(written(&[
         (8, "trace"),
         (9, "per_cpu/cpu0/trace"),
@@ -470,7 +473,7 @@ fn buffers_that_are_emptied_before_they_are_read_are_told_by_who_wrote() {
         matches!(&findings[..], [Finding::Wrote { by, .. }] if by[0].pid == 10),
         "{findings:?}"
     );
-    // That the same clock again empties the buffers is told by who wrote it.
+    // A write of the same clock empties the buffers again; the report names its writer.
     watch.expect(Setting::TraceClock, "boot".into(), START + 2 * SECOND);
     watch.wrote(written(&[(11, "trace_clock")]));
     assert_eq!(

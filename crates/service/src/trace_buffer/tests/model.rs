@@ -8,253 +8,16 @@
 //! `FERRETTO_TRACE_BUFFER_SEED=n` runs one seed, `FERRETTO_TRACE_BUFFER_SEEDS=n` that many, and
 //! `FERRETTO_TRACE_BUFFER_STEPS=n` changes the number of operations in each.
 
+mod writer;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::*;
 use crate::trace_buffer::record::outer_size;
-use ferretto_wire::varint_len;
+use writer::{Fragment, Held, Next, SharedChunk, Writer, prefix_size};
 
 const SEEDS: u64 = 150;
 const STEPS: u64 = 600;
-
-/// A fragment, as its writer wrote it.
-#[derive(Clone, Debug)]
-struct Fragment {
-    packet: usize,
-    /// Position within the packet.
-    index: usize,
-    ends_packet: bool,
-    bytes: Vec<u8>,
-    /// The length prefix takes four bytes, as trace writers do when they do not know the length yet.
-    padded_prefix: bool,
-}
-
-/// A chunk in shared memory.
-#[derive(Clone, Debug)]
-struct SharedChunk {
-    /// Position in the sequence, from 0 and without wrap-around.
-    number: u64,
-    fragments: Vec<Fragment>,
-    /// Bytes of payload it has room for.
-    room: usize,
-    /// The bytes of the last fragment that the producer fills in by patches, from this offset of the fragment.
-    hole: Option<usize>,
-    /// Whether it ends with the mark of a dropped packet.
-    aborted: bool,
-    /// Whether the producer is still writing the last fragment.
-    open: bool,
-}
-
-impl SharedChunk {
-    /// The payload as it is in shared memory, and where in it the hole is.
-    fn encode(&self) -> (Vec<u8>, Option<u32>) {
-        let mut payload = Vec::new();
-        let mut hole = None;
-        for (index, fragment) in self.fragments.iter().enumerate() {
-            let size = fragment.bytes.len();
-            let start = payload.len() + prefix_size(fragment);
-            payload.resize(start, 0);
-            put_padded_varint(&mut payload[start - prefix_size(fragment)..], size as u64);
-            payload.extend(&fragment.bytes);
-            if let (Some(offset), true) = (self.hole, index + 1 == self.fragments.len()) {
-                payload[start + offset..start + offset + 4].fill(0);
-                hole = Some((start + offset) as u32);
-            }
-        }
-        if self.aborted {
-            payload.extend([0xff, 0xff, 0xff, 0x7f]);
-        }
-        (payload, hole)
-    }
-
-    fn flags(&self) -> u8 {
-        let continues = self.fragments.first().is_some_and(|fragment| fragment.index > 0);
-        let goes_on = self
-            .fragments
-            .last()
-            .is_some_and(|fragment| !fragment.ends_packet);
-        u8::from(continues) | u8::from(goes_on) << 1 | u8::from(self.hole.is_some()) << 2
-    }
-}
-
-/// A chunk that should be in the buffer.
-#[derive(Debug)]
-struct Held {
-    fragments: Vec<Fragment>,
-    /// How many of them were read, or passed over as lost.
-    taken: usize,
-    incomplete: bool,
-    awaits_patch: bool,
-    /// Its position.
-    start: u32,
-    end: u32,
-}
-
-#[derive(Debug)]
-struct Writer {
-    producer: u32,
-    writer: u16,
-    /// The id of chunk number 0.
-    base: u32,
-    next_number: u64,
-    /// Bytes of every packet ever begun.
-    packets: Vec<Vec<u8>>,
-    /// The packet whose next fragment goes into the next chunk: its number and how many fragments it has.
-    open_packet: Option<(usize, usize)>,
-    /// Not yet committed.
-    in_flight: VecDeque<SharedChunk>,
-    /// Committed with a hole: the chunk's number and where in its payload.
-    unpatched: Vec<(u64, u32)>,
-
-    // The state that the buffer should have.
-    held: BTreeMap<u64, Held>,
-    /// Fragments that had been seen of scraped chunks when they were overwritten.
-    evicted_incomplete: BTreeMap<u64, usize>,
-    /// Numbers that came to the buffer complete.
-    completed: BTreeSet<u64>,
-    /// The largest number that left the buffer.
-    gone: Option<u64>,
-    next_packet: usize,
-    /// Whether it has disconnected. The packets that it had not sent are lost.
-    is_gone: bool,
-    /// The last empty chunk that was refused: the gap it leaves is marked although it costs no packet.
-    refused_empty: Option<u64>,
-}
-
-/// The next item that a sequence should give.
-#[derive(Debug, PartialEq)]
-enum Next {
-    /// A packet, by its number, and the chunk it starts in.
-    Packet(usize, u64),
-    Nothing,
-}
-
-impl Writer {
-    fn id(&self, number: u64) -> ChunkId {
-        ChunkId(self.base.wrapping_add(number as u32))
-    }
-
-    /// Writes one more chunk.
-    fn write(&mut self, random: &mut Random, max_fragment: usize) {
-        if self.is_gone || self.in_flight.back().is_some_and(|chunk| chunk.open) {
-            return;
-        }
-        let number = self.next_number;
-        self.next_number += 1;
-        let mut chunk = SharedChunk {
-            number,
-            fragments: Vec::new(),
-            room: 0,
-            hole: None,
-            aborted: false,
-            open: false,
-        };
-        let count = if self.open_packet.is_none() && random.one_in(12) {
-            0
-        } else {
-            1 + random.below(5)
-        };
-        for position in 0..count {
-            let (packet, index) = self.open_packet.take().unwrap_or_else(|| {
-                self.packets.push(Vec::new());
-                (self.packets.len() - 1, 0)
-            });
-            let size = 5 + random.below(max_fragment);
-            let bytes: Vec<u8> = (0..size).map(|_| random.next() as u8).collect();
-            self.packets[packet].extend(&bytes);
-            let ends_packet = position + 1 < count || random.one_in(2);
-            if !ends_packet {
-                self.open_packet = Some((packet, index + 1));
-                if random.one_in(2) {
-                    chunk.hole = Some(random.below(size - 4));
-                }
-            }
-            let padded_prefix = random.one_in(2);
-            chunk.fragments.push(Fragment {
-                packet,
-                index,
-                ends_packet,
-                bytes,
-                padded_prefix,
-            });
-        }
-        if count > 0 && self.open_packet.is_none() && random.one_in(10) {
-            chunk.aborted = true;
-            self.packets.push(Vec::new());
-        }
-        chunk.open = count > 0 && !chunk.aborted && random.one_in(3);
-        chunk.room = chunk.encode().0.len() + random.below(40);
-        self.in_flight.push_back(chunk);
-    }
-
-    /// Reads the next packet, its fragments one after the other; passes over lost ones.
-    fn take_next(&mut self) -> Next {
-        let numbers: Vec<u64> = self.held.keys().copied().collect();
-        for (position, number) in numbers.iter().enumerate() {
-            while self.held[number].taken < self.held[number].fragments.len() {
-                let held = &self.held[number];
-                let first = held.fragments[held.taken].clone();
-                let mut chain = vec![*number];
-                let mut last = first.clone();
-                let unpatched = !first.ends_packet && held.awaits_patch;
-                let mut broken = first.index > 0 || unpatched && self.is_gone;
-                let mut waits = !broken && unpatched;
-                let mut later = numbers[position + 1..].iter();
-                let mut expected = *number;
-                while !broken && !waits && !last.ends_packet {
-                    expected += 1;
-                    let Some(next) = later.next() else {
-                        waits = true;
-                        break;
-                    };
-                    let chunk = &self.held[next];
-                    if *next != expected {
-                        broken = true;
-                    } else if let Some(fragment) = chunk.fragments.get(chunk.taken) {
-                        broken = fragment.packet != first.packet || fragment.index != chain.len();
-                        let unpatched = !fragment.ends_packet && chunk.awaits_patch;
-                        broken |= unpatched && self.is_gone;
-                        waits = !broken && unpatched;
-                        if !broken {
-                            chain.push(*next);
-                            last = fragment.clone();
-                        }
-                    } else {
-                        // Empty chunks are written between packets only, so this one was cut short by a scrape.
-                        assert!(chunk.incomplete);
-                        waits = true;
-                    }
-                }
-                if waits {
-                    return Next::Nothing;
-                }
-                for number in chain {
-                    self.held.get_mut(&number).unwrap().taken += 1;
-                }
-                if !broken {
-                    return Next::Packet(first.packet, *number);
-                }
-            }
-            if self.held[number].incomplete {
-                return Next::Nothing;
-            }
-            self.held.remove(number);
-            self.gone = self.gone.max(Some(*number));
-        }
-        Next::Nothing
-    }
-
-    /// Everything up to `number` is overwritten.
-    fn evict(&mut self, number: u64) {
-        let later = self.held.split_off(&(number + 1));
-        for (number, held) in std::mem::replace(&mut self.held, later) {
-            if held.incomplete {
-                self.evicted_incomplete.insert(number, held.fragments.len());
-            }
-            self.gone = self.gone.max(Some(number));
-        }
-    }
-}
 
 /// A packet with everything that a reader learns of it.
 type Plain = (SequenceInfo, LossReasons, Vec<u8>);
@@ -700,7 +463,7 @@ impl Model {
         }
     }
 
-    /// Compares the clone that was kept with what it had at first, and keeps another; and the packets that were kept with what they were.
+    /// Compares the clone that was kept, and the packets that were kept, with their first contents; and keeps others.
     fn read_the_clone(&mut self) {
         for (packet, was) in self.kept_packets.drain(..) {
             let bytes = packet.fragments(0).collect::<Vec<_>>().concat();
@@ -792,14 +555,6 @@ fn plain(packet: ReadPacket<'_>) -> Plain {
     )
 }
 
-fn prefix_size(fragment: &Fragment) -> usize {
-    if fragment.padded_prefix {
-        4
-    } else {
-        varint_len(fragment.bytes.len() as u64)
-    }
-}
-
 #[test]
 fn packets_come_out_in_order_whole_and_once_and_every_loss_is_marked() {
     let steps = number_from_env("FERRETTO_TRACE_BUFFER_STEPS").unwrap_or(STEPS);
@@ -813,7 +568,7 @@ fn packets_come_out_in_order_whole_and_once_and_every_loss_is_marked() {
         let mut model = Model::new(seed);
         let run = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| model.run(steps)));
         if let Err(panic) = run {
-            eprintln!("reproduce with FERRETTO_TRACE_BUFFER_SEED={seed} FERRETTO_TRACE_BUFFER_STEPS={steps}");
+            println!("reproduce with FERRETTO_TRACE_BUFFER_SEED={seed} FERRETTO_TRACE_BUFFER_STEPS={steps}");
             std::panic::resume_unwind(panic);
         }
         delivered += model.delivered;
@@ -831,7 +586,7 @@ fn packets_come_out_in_order_whole_and_once_and_every_loss_is_marked() {
         total.trace_writer_packet_loss += stats.trace_writer_packet_loss;
         total.padding_bytes_written += stats.padding_bytes_written;
     }
-    eprintln!("{delivered} packets delivered, {marked} after a loss; {total:?}");
+    println!("{delivered} packets delivered, {marked} after a loss; {total:?}");
     if !single {
         // A generator that no longer reaches these states would prove nothing.
         let reached = [
