@@ -13,16 +13,19 @@
 mod folder;
 mod pace;
 mod state;
+mod stderr;
 mod store;
 mod uploader;
 
 use std::ffi::OsString;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ferretto_recorder::{Settings, Upload};
 
 use crate::state::Memory;
+use crate::stderr::say;
 use crate::store::Store;
 use crate::uploader::{Until, Uploader};
 
@@ -37,13 +40,13 @@ Usage: ferretto-upload [--settings FILE] [--once]
 
 Options:
       --settings FILE  The settings of the recorder, whose table [upload] says where to [default: /etc/ferretto/recorder.toml]
-      --once           Copies what is there now, and ends: with 0 if all went well, else with 1
+      --once           Copies the present files, and ends: with 0 if all went well, else with 1
   -h, --help           Prints this
 
 Credentials come from the variables that the clouds' own tools read: AWS_*, GOOGLE_*, AZURE_*.
 ";
 
-/// What the command line asks for.
+/// The parsed command line.
 struct Words {
     settings: PathBuf,
     until: Until,
@@ -53,18 +56,18 @@ fn main() -> ExitCode {
     let words = match read_words(std::env::args_os().skip(1)) {
         Ok(Some(words)) => words,
         Ok(None) => {
-            print!("{HELP}");
+            let _ = write!(std::io::stdout(), "{HELP}");
             return ExitCode::SUCCESS;
         }
         Err(mistake) => {
-            eprintln!("{NAME}: {mistake}; see {NAME} --help");
+            say(format_args!("{NAME}: {mistake}; see {NAME} --help"));
             return ExitCode::from(USAGE);
         }
     };
     match run(&words) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
-            eprintln!("{NAME}: {problem}");
+            say(format_args!("{NAME}: {problem}"));
             ExitCode::FAILURE
         }
     }

@@ -1,4 +1,4 @@
-//! What the uploader remembers: a file, `state.json`, in a folder of its own.
+//! The uploader's memory: a file, `state.json`, in a folder of its own.
 //!
 //! [`uploader`](crate::uploader) has the only writer: the folder is locked. `ferretto recorder status` reads the file. Without the file nothing is lost: the
 //! uploader compares the files with the stored objects.
@@ -10,6 +10,8 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+
+use crate::stderr::say;
 
 /// The version of the file's form.
 const VERSION: u64 = 1;
@@ -24,12 +26,12 @@ pub(crate) struct State {
     pub(crate) version: u64,
     /// The uploader that wrote it.
     pub(crate) pid: u32,
-    /// Where files go.
+    /// The destination of files.
     pub(crate) url: String,
     /// The files that wait, and their bytes.
     pub(crate) waiting: u64,
     pub(crate) waiting_bytes: u64,
-    /// Since the first start: what was uploaded, what the recorder's quota deleted before, and what failed.
+    /// Counts since the first start: uploaded files, files that the recorder's quota deleted before, and failures.
     pub(crate) uploaded: u64,
     pub(crate) uploaded_bytes: u64,
     pub(crate) missed: u64,
@@ -98,7 +100,9 @@ impl Memory {
         }
         let mut state = match std::fs::read(folder.join(FILE)) {
             Ok(text) => serde_json::from_slice(&text).unwrap_or_else(|error| {
-                eprintln!("the state file is of no use, so what is stored will be compared: {error}");
+                say(format_args!(
+                    "the state file is of no use, so what is stored will be compared: {error}"
+                ));
                 State::default()
             }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => State::default(),
@@ -106,7 +110,10 @@ impl Memory {
         };
         if state.url != url {
             if let Some(parts) = state.parts.take() {
-                eprintln!("an unfinished upload of {} stays at {}", parts.file, state.url);
+                say(format_args!(
+                    "an unfinished upload of {} stays at {}",
+                    parts.file, state.url
+                ));
             }
             state.done.clear();
             state.url = url.to_owned();

@@ -15,6 +15,7 @@ use ferretto_store::object_store::{Error, ObjectStore, ObjectStoreExt, PutPayloa
 use ferretto_store::{Cloud, Place, whole};
 
 use crate::folder::{self, Draft};
+use crate::stderr::say;
 
 /// How long a request may take. A part of 5 MiB goes over a line of 20 KB a second in that time.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -165,10 +166,10 @@ impl Store {
         match parts.abort_multipart(&self.key(file), &id.to_owned()).await {
             Ok(()) | Err(Error::NotFound { .. }) => Ok(()),
             Err(error @ (Error::PermissionDenied { .. } | Error::Unauthenticated { .. })) => {
-                eprintln!(
+                say(format_args!(
                     "an unfinished upload of {file} may stay at {self}: {}",
                     whole(&error)
-                );
+                ));
                 Ok(())
             }
             Err(error) => Err(whole(&error)),

@@ -15,11 +15,12 @@ use ferretto_recorder::FileName;
 
 use crate::pace::{BackOff, Pace};
 use crate::state::{Failure, Memory, Parts, State};
+use crate::stderr::say;
 use crate::store::Store;
 
 /// How often the folder is looked at.
 const LOOK_PERIOD: Duration = Duration::from_secs(5);
-/// What is sent at once, and the memory for it. S3 takes no smaller parts.
+/// The bytes that are sent at once, and the memory for them. S3 takes no smaller parts.
 const PART: u64 = 5 << 20;
 /// The parts of an upload at most. S3 takes 10,000.
 const MOST_PARTS: u64 = 9000;
@@ -33,7 +34,7 @@ pub(crate) enum Until {
     AllIsThere,
 }
 
-/// What became of a file.
+/// The fate of a file.
 enum Uploaded {
     /// It is stored, with so many bytes.
     Stored(u64),
@@ -101,10 +102,10 @@ impl Uploader {
                 }
                 (Err(problem), Until::Killed) => {
                     let pause = self.back_off.next();
-                    eprintln!(
+                    say(format_args!(
                         "not uploaded, and tried again in {:.0} s: {problem}",
                         pause.as_secs_f64()
-                    );
+                    ));
                     pause
                 }
             };
@@ -146,7 +147,7 @@ impl Uploader {
                     state.uploaded += 1;
                     state.uploaded_bytes += bytes;
                     state.done.insert(file.to_string());
-                    // Whoever started it may not listen any more.
+                    // The program that started it may not listen any more.
                     let _ = writeln!(io::stdout(), "uploaded {file}: {bytes} bytes");
                 }
                 Uploaded::Gone => state.missed += 1,

@@ -2,6 +2,8 @@
 //!
 //! It starts services, recordings and the peers' programs (`src/bin`), and shares with the latter what is in the library.
 
+#![allow(clippy::disallowed_macros, reason = "a tool of the developers, who have a terminal")]
+
 mod check;
 mod plan;
 mod results;

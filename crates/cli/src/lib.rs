@@ -3,6 +3,8 @@
 //!
 //! The binaries call [`applet::main`], which picks an applet; each applet is one module.
 #![deny(unsafe_code)]
+// `println` panics where stdout is a closed pipe: see `stdout`, and for stderr `clippy.toml`.
+#![warn(clippy::print_stdout)]
 
 mod account;
 pub mod applet;

@@ -18,6 +18,7 @@ use crate::machine::{FtraceUse, Holder, ThisMachine, all_processes, process_name
 use crate::running::{Asked, Found, Running, ask};
 use crate::service_state::json::producer as producer_json;
 use crate::service_state::other_machine;
+use crate::stderr;
 use crate::stdout::{Column, Screen, Table, harmless, json_flag, print, print_json};
 use crate::usage;
 
@@ -65,7 +66,7 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
         })
     });
     said.unwrap_or_else(|problem| {
-        eprintln!("{NAME}: {problem}");
+        stderr::say(NAME, &problem);
         FAILURE
     })
 }

@@ -10,6 +10,8 @@ use std::process::Command;
 
 use clap::{CommandFactory, Parser};
 
+use crate::stderr;
+
 const QUERY: &str = "ferretto-query";
 
 /// Makes tables of traces, as Parquet files.
@@ -139,7 +141,10 @@ fn run(name: &str, command: &clap::Command, words: Vec<OsString>) -> u8 {
         }
         _ => "make it executable, or remove it from where this program is",
     };
-    eprintln!("ferretto {name}: {QUERY} cannot be started ({problem}): {advice}");
+    stderr::say(
+        &format!("ferretto {name}"),
+        &format_args!("{QUERY} cannot be started ({problem}): {advice}"),
+    );
     1
 }
 

@@ -11,6 +11,8 @@
 //!
 //! `legacy_config` is the period in milliseconds. A data source with more to say has a message of its own.
 
+#![expect(clippy::disallowed_macros, reason = "an example is short")]
+
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;

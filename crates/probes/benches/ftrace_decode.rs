@@ -1,10 +1,15 @@
-//! What decoding the kernel's ring buffer costs per event, by class of event: `bench/ftrace-decode [CLASS...]`.
+//! The cost of decoding the kernel's ring buffer per event, by class of event: `bench/ftrace-decode [CLASS...]`.
 //!
 //! A line for each class has the CPU time in ns, least / median of many batches, the bytes of packets, and the instructions, which repeat exactly. A
 //! batch is the pages that one read of a CPU's buffer may return, and nothing takes its packets. The instructions are those of valgrind's callgrind:
 //! the program runs itself there twice and takes the difference, so that preparing does not count. Without valgrind the column is empty.
 //!
 //! The format files are those of a 6.18 kernel on x86-64, the events are made up but for the last class.
+
+#![expect(
+    clippy::disallowed_macros,
+    reason = "a tool of the developers, who have a terminal"
+)]
 
 use std::hint::black_box;
 use std::process::{Command, ExitCode};
@@ -45,7 +50,7 @@ formats! {
 
 const RECORDED: &[u8] = include_bytes!("../src/ftrace/testdata/mixed.pages");
 
-/// Events of one class, and what a session wants of them.
+/// Events of one class, and a session's wishes for them.
 struct Class {
     name: &'static str,
     pages: fn() -> Pages,

@@ -3,6 +3,10 @@
 //! With `-- --check` it only says which of them are not what the schema gives; with `-- --compare FILE…` it compares
 //! the schema with the encoded `FileDescriptorProto`s in the files, one for each release, oldest first.
 #![forbid(unsafe_code)]
+#![expect(
+    clippy::disallowed_macros,
+    reason = "a tool of the developers, who have a terminal"
+)]
 
 use std::path::PathBuf;
 use std::process::ExitCode;

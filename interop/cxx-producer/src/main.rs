@@ -5,7 +5,7 @@
 //! which the library drops when shared memory is full, are paced by flushes that the service acknowledges; large packets, which
 //! do not fit in shared memory at once, wait for free chunks.
 //!
-//! What a trace holds then:
+//! A trace holds then:
 //! - category `interop`: for each number below `--events` one event of the debug annotation `number`: an instant `instant`
 //!   if it is even, a slice `slice` if it is odd;
 //! - data source `ferretto.interop.large`: for each number below `--packets` an instant `large` with the debug annotations
@@ -14,6 +14,8 @@
 //! With the argument `common-program` it is the common program in C++ instead: see `common_program`.
 //!
 //! Exit code 0 if the service acknowledged everything, 1 with a reason on stderr otherwise.
+
+#![allow(clippy::disallowed_macros, reason = "a tool of the developers, who have a terminal")]
 
 mod common_program;
 
@@ -47,7 +49,7 @@ const EVENTS_PER_FLUSH: u64 = 500;
 /// How long a session or an acknowledgement may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What to write.
+/// The data to write.
 struct Plan {
     events: u64,
     packets: u32,

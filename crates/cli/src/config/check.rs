@@ -4,7 +4,6 @@
 //! state machine of `traced` with no clients. Then it gives advice about a config that is legal but will disappoint.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,8 +16,10 @@ use super::advice::{Advice, ConfigOrigin, Weight, advise};
 use super::config_source::WrittenConfig;
 use super::refusals::{Refusal, check_config};
 use super::surroundings::{Kernel, Offers, RecordedMachine, Surroundings};
-use super::{FAILURE, SUCCESS, parse};
+use super::{FAILURE, NAME, SUCCESS, parse};
 use crate::ask::ask_within;
+use crate::stderr;
+use crate::stdout::print;
 
 /// The time that a service has to answer.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -32,14 +33,8 @@ pub(super) fn check(name: &str, bytes: &[u8]) -> Result<u8, String> {
         Ok(written) => judged(name, &written),
         Err(mistakes) => (format!("{mistakes}\n"), FAILURE),
     };
-    let mut stdout = std::io::stdout().lock();
-    match stdout.write_all(report.as_bytes()).and_then(|()| stdout.flush()) {
-        // A reader that closes the pipe early (`| head`) is no failure.
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(format!("cannot write to stdout: {error}"))
-        }
-        _ => Ok(code),
-    }
+    print(report.as_bytes())?;
+    Ok(code)
 }
 
 fn judged(name: &str, written: &WrittenConfig) -> (String, u8) {
@@ -95,7 +90,7 @@ pub(crate) fn refusal(name: &str, written: &WrittenConfig, machine: &RecordedMac
 
 /// Looks at service and kernel; notes on stderr what cannot be seen.
 fn look_around(config: &TraceConfig, machine: RecordedMachine) -> Surroundings {
-    let unseen = |what: &str, why: &str| eprintln!("ferretto config: note: {what}: {why}");
+    let unseen = |what: &str, why: &str| stderr::say(NAME, &format_args!("note: {what}: {why}"));
     let answer = consumer_address()
         .map_err(|error| error.to_string())
         .and_then(|socket| ask_within(PATIENCE, &socket, StateScope::Everything));

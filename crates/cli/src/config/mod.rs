@@ -22,9 +22,11 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use ferretto_proto::text::{self, Printer, TRACE_CONFIG};
 
 use crate::private_file;
+use crate::stderr;
 use crate::usage::{self, USAGE};
 use config_source::{ConfigSyntax, WrittenConfig, detect, parse_config, read_config};
 
+const NAME: &str = "ferretto config";
 const SUCCESS: u8 = 0;
 const FAILURE: u8 = 1;
 
@@ -45,7 +47,7 @@ pub(crate) fn command() -> Command {
             .help("Where the result goes [default: stdout]")
     };
     Command::new("config")
-        .bin_name("ferretto config")
+        .bin_name(NAME)
         .about("Checks trace configs before they are used, converts them, and has some to begin with")
         .subcommand_required(true)
         .arg_required_else_help(true)
@@ -78,7 +80,7 @@ pub(crate) fn command() -> Command {
 
 /// Runs the applet with the arguments after its name; returns the exit code.
 pub(crate) fn run(words: Vec<OsString>) -> u8 {
-    let matches = match usage::matches("ferretto config", command(), words) {
+    let matches = match usage::matches(NAME, command(), words) {
         Ok(matches) => matches,
         Err(code) => return code,
     };
@@ -91,7 +93,7 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
         _ => Ok(USAGE),
     };
     done.unwrap_or_else(|problem| {
-        eprintln!("ferretto config: {problem}");
+        stderr::say(NAME, &problem);
         FAILURE
     })
 }

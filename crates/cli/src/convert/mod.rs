@@ -1,6 +1,6 @@
 //! `ferretto convert`: turns traces into other formats, and other formats into traces.
 //!
-//! [`applet`](crate::applet) calls it, and `ferretto profile` calls [`write`] for what it has recorded. What is read is a Perfetto trace, Chrome's
+//! [`applet`](crate::applet) calls it, and `ferretto profile` calls [`write`] for its recording. The input is a Perfetto trace, Chrome's
 //! JSON, a recording of `perf` or folded stacks, recognised by its first bytes ([`source`]). The last three become a trace first ([`import`]), in a file
 //! without a name, so that each format that is written ([`formats`]) is made from a trace and from nothing else.
 //!
@@ -47,7 +47,7 @@ use formats::write;
 
 use crate::figures::Count;
 use crate::samples::{Recorder, Thread};
-use crate::{text, usage};
+use crate::{stderr, text, usage};
 use destination::Destination;
 use ferretto_trace_file::{self as trace_file, Damage, End, PACKET_TAG, Piece, nothing_read};
 use ferretto_wire::push_varint;
@@ -159,7 +159,7 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
         Ok(code) => code,
         Err(ConvertError::Write { source, .. }) if source.kind() == io::ErrorKind::BrokenPipe => 0,
         Err(problem) => {
-            eprintln!("{NAME}: {problem}");
+            stderr::say(NAME, &problem);
             match problem {
                 ConvertError::NoFormat
                 | ConvertError::UnknownEnding(_)
@@ -306,7 +306,7 @@ fn samples(
     }
     let recording = recorder.finish();
     for loss in losses(&recording.profile) {
-        eprintln!("{NAME}: {name}: {loss}");
+        stderr::say(NAME, &format_args!("{name}: {loss}"));
     }
     if recording.totals.is_empty() {
         destination.abandon();
@@ -328,10 +328,13 @@ fn samples(
         return Err(ConvertError::HeapForFirefox { name });
     }
     if let (true, Some(others)) = (format.is_of_one_event(), of::others(&recording, &events)) {
-        eprintln!("{NAME}: {name}: {others}");
+        stderr::say(NAME, &format_args!("{name}: {others}"));
     }
     if arguments.of.is_none() && !is_heap && !recording.profile.heaps.is_empty() {
-        eprintln!("{NAME}: {name}: it has heap profiles too; --of live converts what was not freed");
+        stderr::say(
+            NAME,
+            &format_args!("{name}: it has heap profiles too; --of live converts what was not freed"),
+        );
     }
     destination.fill(&name, |out| {
         write(&recording, format, &events, out).map_err(Failure::Write)
@@ -355,7 +358,10 @@ fn chrome_json(name: &str, trace: impl Read, out: &mut dyn Write) -> Result<Outc
     let mut json = chrome_json::ChromeJson::new().map_err(Failure::Write)?;
     let outcome = each_packet(trace, |packet| json.packet(packet))?;
     for (reason, count) in &json.skipped {
-        eprintln!("{NAME}: {name}: {} {reason}; they are left out", Count(*count));
+        stderr::say(
+            NAME,
+            &format_args!("{name}: {} {reason}; they are left out", Count(*count)),
+        );
     }
     json.finish(out).map_err(Failure::Write)?;
     Ok(outcome)
@@ -367,7 +373,10 @@ fn systrace(name: &str, trace: impl Read, out: &mut dyn Write) -> Result<Outcome
     let outcome = each_packet(trace, |packet| text.packet(packet))?;
     if text.timeless > 0 {
         let count = Count(text.timeless);
-        eprintln!("{NAME}: {name}: {count} events have a time on an unknown clock; they are left out");
+        stderr::say(
+            NAME,
+            &format_args!("{name}: {count} events have a time on an unknown clock; they are left out"),
+        );
     }
     text.finish(out).map_err(Failure::Write)?;
     Ok(outcome)
@@ -399,14 +408,17 @@ fn tell(name: &str, outcome: &Outcome) -> Result<u8, ConvertError> {
         });
     }
     if let Some(cut) = outcome.end.cut {
-        eprintln!("{NAME}: {name} {cut}");
+        stderr::say(NAME, &format_args!("{name} {cut}"));
     }
     for damage in &outcome.damages {
-        eprintln!("{NAME}: {name} is {damage}");
+        stderr::say(NAME, &format_args!("{name} is {damage}"));
     }
     let untold = outcome.damaged - outcome.damages.len() as u64;
     if untold > 0 {
-        eprintln!("{NAME}: {name} has {} more damaged places", Count(untold));
+        stderr::say(
+            NAME,
+            &format_args!("{name} has {} more damaged places", Count(untold)),
+        );
     }
     Ok(u8::from(outcome.damaged > 0))
 }

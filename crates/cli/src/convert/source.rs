@@ -1,4 +1,4 @@
-//! What is converted: a trace, or another format that becomes one first.
+//! The input of a conversion: a trace, or another format that becomes one first.
 //!
 //! The first bytes say what a file is. Formats other than Perfetto's are turned into a trace in a file without a name.
 
@@ -10,6 +10,7 @@ use clap::ValueEnum;
 use ferretto_wire::push_varint;
 
 use super::{ConvertError, NAME, import};
+use crate::stderr;
 use ferretto_trace_file::{Input, PACKET_TAG};
 
 /// The bytes by which a format is recognised.
@@ -33,7 +34,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Returns the format of a file that begins with these bytes. What nothing else is taken for is read as a trace.
+    /// Returns the format of a file that begins with these bytes. A file of no other format is read as a trace.
     pub(super) fn of(head: &[u8]) -> Kind {
         let text = head
             .strip_prefix(b"\xef\xbb\xbf")
@@ -95,7 +96,7 @@ impl Source {
                     problem,
                 })?;
                 for note in notes {
-                    eprintln!("{NAME}: {name}: {note}");
+                    stderr::say(NAME, &format_args!("{name}: {note}"));
                 }
                 Box::new(trace)
             }
@@ -108,7 +109,7 @@ impl Source {
     }
 }
 
-/// Returns the trace that another format becomes, and what is missing from it.
+/// Returns the trace that another format becomes, and its losses.
 fn import(source: impl Read, kind: Kind) -> Result<(File, import::Notes), import::ImportError> {
     let mut trace = tempfile::tempfile().map_err(import::ImportError::Draft)?;
     let mut out = BufWriter::new(&mut trace);

@@ -13,13 +13,14 @@ mod sequences;
 mod summary;
 
 use std::ffi::OsString;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::ops::ControlFlow;
 
 use clap::{CommandFactory, Parser};
 
 use crate::perfetto::INCOMPLETE;
-use crate::usage;
+use crate::stdout::print;
+use crate::{stderr, usage};
 use ferretto_trace_file::{self as trace_file, Compression, End, Input, nothing_read};
 use summary::Summary;
 
@@ -82,7 +83,10 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
     let input = match Input::open(&arguments.trace) {
         Ok(input) => input,
         Err(error) => {
-            eprintln!("{NAME}: cannot open {}: {error}", arguments.trace.display());
+            stderr::say(
+                NAME,
+                &format_args!("cannot open {}: {error}", arguments.trace.display()),
+            );
             return 1;
         }
     };
@@ -94,7 +98,7 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
         Err((end, error)) => (end, Some(error)),
     };
     if let Some(error) = &unread {
-        eprintln!("{NAME}: cannot read {}: {error}", input.name);
+        stderr::say(NAME, &format_args!("cannot read {}: {error}", input.name));
     }
     if summary.all.packets == 0 && unread.is_none() {
         let explanation = match summary.damages.first() {
@@ -102,7 +106,7 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
             None if end.size == 0 => "is empty".to_owned(),
             None => end.cut.map(|cut| cut.to_string()).unwrap_or_default(),
         };
-        eprintln!("{NAME}: {} {explanation}", input.name);
+        stderr::say(NAME, &format_args!("{} {explanation}", input.name));
         return 1;
     }
     let trace = Trace {
@@ -123,10 +127,9 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
         };
         report::report(&trace, &account.findings, detail)
     };
-    let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            eprintln!("{NAME}: cannot write: {error}");
+    match print(text.as_bytes()) {
+        Err(problem) => {
+            stderr::say(NAME, &problem);
             1
         }
         _ if unread.is_some() || summary.damaged > 0 => 1,

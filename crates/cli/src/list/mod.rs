@@ -16,6 +16,7 @@ use std::ffi::OsString;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::Value;
 
+use crate::stderr;
 use crate::stdout::{Screen, Table, json_flag, print, print_json};
 use crate::usage::{self, USAGE};
 pub(crate) use pattern::Patterns;
@@ -119,7 +120,7 @@ pub(crate) fn command() -> Command {
                 .arg(
                     Arg::new("PATTERN")
                         .action(ArgAction::Append)
-                        .help("List only what fits one of these"),
+                        .help("List only entries that match one of these"),
                 )
                 .arg(json_flag()),
         )
@@ -138,16 +139,14 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
     let Some(subject) = SUBJECTS.iter().find(|subject| subject.word == word) else {
         return USAGE;
     };
-    match answer(subject, matches) {
-        Ok(code) => code,
-        Err(problem) => {
-            eprintln!("{NAME} {word}: {problem}");
-            FAILURE
-        }
-    }
+    let name = format!("{NAME} {word}");
+    answer(subject, &name, matches).unwrap_or_else(|problem| {
+        stderr::say(&name, &problem);
+        FAILURE
+    })
 }
 
-fn answer(subject: &Subject, matches: &ArgMatches) -> Result<u8, String> {
+fn answer(subject: &Subject, name: &str, matches: &ArgMatches) -> Result<u8, String> {
     let typed = matches.get_many::<String>("PATTERN");
     let patterns = Patterns::new(typed.into_iter().flatten());
     let listing = (subject.list)(&patterns)?;
@@ -162,11 +161,11 @@ fn answer(subject: &Subject, matches: &ArgMatches) -> Result<u8, String> {
         }
     }
     for note in listing.notes {
-        eprintln!("{NAME} {}: {note}", subject.word);
+        stderr::say(name, &note);
     }
     let mut code = SUCCESS;
     for unfit in patterns.unfit() {
-        eprintln!("{NAME} {}: {unfit}", subject.word);
+        stderr::say(name, &unfit);
         code = FAILURE;
     }
     Ok(code)

@@ -17,6 +17,8 @@ use ferretto_recorder::{Reason, SessionName};
 
 use super::{FAILURE, NAME, NOT_RUNNING, SUCCESS};
 use crate::figures::Bytes;
+use crate::stderr;
+use crate::stdout::print;
 
 /// The longest request.
 const LONGEST: usize = 256;
@@ -77,7 +79,7 @@ pub(super) struct Client {
     received: Vec<u8>,
 }
 
-/// What a client has sent.
+/// A client's message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Heard {
     /// Less than a line.
@@ -103,7 +105,7 @@ impl Client {
         self.watch.token()
     }
 
-    /// Waits for what it sends.
+    /// Waits for its request.
     pub(super) fn watch(&mut self, reactor: &Reactor) {
         self.watch
             .update(reactor, Some((self.stream.as_fd(), Interest::Readable)));
@@ -155,9 +157,12 @@ pub(super) fn ask(socket: &Path, session: Option<&SessionName>, reason: &Reason)
     let mut stream = match UnixStream::connect(socket) {
         Ok(stream) => stream,
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
-            eprintln!(
-                "{NAME}: no recorder listens at {}; start one with `systemctl start ferretto-recorder` or `ferretto recorder run`",
-                socket.display()
+            stderr::say(
+                NAME,
+                &format_args!(
+                    "no recorder listens at {}; start one with `systemctl start ferretto-recorder` or `ferretto recorder run`",
+                    socket.display()
+                ),
             );
             return Ok(NOT_RUNNING);
         }
@@ -176,15 +181,15 @@ pub(super) fn ask(socket: &Path, session: Option<&SessionName>, reason: &Reason)
             .and_then(|rest| rest.rsplit_once(' '))
         {
             sealed += 1;
-            println!("{path}");
+            print(format!("{path}\n").as_bytes())?;
             let bytes = bytes
                 .parse()
                 .map_or_else(|_| bytes.to_owned(), |bytes| Bytes(bytes).to_string());
-            eprintln!("{NAME}: {bytes}");
+            stderr::say(NAME, &bytes);
         } else {
             refused += 1;
             let reason = line.strip_prefix("refused ").unwrap_or(&line);
-            eprintln!("{NAME}: not sealed: {reason}");
+            stderr::say(NAME, &format_args!("not sealed: {reason}"));
         }
     }
     match (sealed, refused) {

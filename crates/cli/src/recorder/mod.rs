@@ -33,6 +33,7 @@ use std::path::{Path, PathBuf};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use ferretto_recorder::{Reason, SessionName, Settings};
 
+use crate::stderr;
 use crate::usage::{self, USAGE};
 
 /// The name in its messages.
@@ -51,7 +52,7 @@ pub(crate) fn command() -> Command {
         .global(true)
         .help(format!("The settings [default: {SETTINGS}]"));
     let seal = Command::new("seal")
-        .about("Writes what the sessions have recorded until now into files")
+        .about("Writes the recordings of the sessions until now into files")
         .arg(Arg::new("NAME").help("The session [default: all]"))
         .arg(
             Arg::new("reason")
@@ -66,7 +67,7 @@ pub(crate) fn command() -> Command {
             Arg::new("once")
                 .long("once")
                 .action(ArgAction::SetTrue)
-                .help("Copies what is there now, and ends"),
+                .help("Copies the present files, and ends"),
         );
     Command::new("recorder")
         .bin_name(NAME)
@@ -85,7 +86,7 @@ pub(crate) fn command() -> Command {
         .disable_help_subcommand(true)
         .arg(settings)
         .subcommand(Command::new("run").about("Records, until SIGTERM or Ctrl-C; SIGHUP has it read its files again"))
-        .subcommand(Command::new("status").about("Says which sessions run, and what became of the requests to seal"))
+        .subcommand(Command::new("status").about("Shows the running sessions, and the outcomes of the requests to seal"))
         .subcommand(seal)
         .subcommand(Command::new("list").about("Lists the sealed files, the oldest first"))
         .subcommand(upload)
@@ -110,7 +111,7 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
         _ => Ok(USAGE),
     };
     done.unwrap_or_else(|problem| {
-        eprintln!("{NAME}: {problem}");
+        stderr::say(NAME, &problem);
         FAILURE
     })
 }

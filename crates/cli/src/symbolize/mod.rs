@@ -17,6 +17,7 @@ use ferretto_wire::push_varint;
 use crate::convert::{self, ConvertError};
 use crate::figures::{Count, Counted};
 use crate::samples::{Keep, Profile, Recorder};
+use crate::stderr;
 use crate::usage;
 use ferretto_trace_file::PACKET_TAG;
 pub(crate) use modules::{Found, debug_files, name};
@@ -71,12 +72,12 @@ pub(crate) fn run(words: Vec<std::ffi::OsString>) -> u8 {
     match run_with(&arguments) {
         Ok(found) => {
             for line in lines(&found) {
-                eprintln!("{NAME}: {line}");
+                stderr::say(NAME, &line);
             }
             u8::from(found.named == 0 && found.addresses > 0)
         }
         Err(error) => {
-            eprintln!("{NAME}: {error}");
+            stderr::say(NAME, &error);
             1
         }
     }

@@ -16,6 +16,7 @@ use clap::{CommandFactory, Parser};
 use ferretto_proto::text::{Fields, Printer, TRACE_PACKET};
 
 use crate::private_file;
+use crate::stderr;
 use crate::usage;
 use ferretto_trace_file::{self as trace_file, Damage, End, Input, Piece, nothing_read};
 
@@ -57,7 +58,7 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
         Err(code) => return code,
     };
     let failed = |problem: TextError| {
-        eprintln!("{NAME}: {problem}");
+        stderr::say(NAME, &problem);
         1
     };
     let input = match open(&arguments) {
@@ -126,24 +127,24 @@ fn create(path: &Path, input: &Input) -> Result<File, TextError> {
 /// Reports on stderr the parts that were not printed and the reasons; returns the exit code.
 fn tell(name: &str, outcome: &Outcome) -> u8 {
     if let Some(cut) = outcome.end.cut {
-        eprintln!("{NAME}: {name} {cut}");
+        stderr::say(NAME, &format_args!("{name} {cut}"));
     }
     if outcome.damaged == 0 {
         if outcome.end.size == 0 {
-            eprintln!("{NAME}: {name} is empty");
+            stderr::say(NAME, &format_args!("{name} is empty"));
         }
         return 0;
     }
     if let (0, Some(first)) = (outcome.packets, outcome.damages.first()) {
-        eprintln!("{NAME}: {name} {}", nothing_read(first));
+        stderr::say(NAME, &format_args!("{name} {}", nothing_read(first)));
         return 1;
     }
     for damage in &outcome.damages {
-        eprintln!("{NAME}: {name} is {damage}");
+        stderr::say(NAME, &format_args!("{name} is {damage}"));
     }
     let untold = outcome.damaged - outcome.damages.len() as u64;
     if untold > 0 {
-        eprintln!("{NAME}: {name} has {untold} more damaged places");
+        stderr::say(NAME, &format_args!("{name} has {untold} more damaged places"));
     }
     1
 }

@@ -8,7 +8,7 @@
 //! The parts: [`request`] decides which pages may connect, [`bridge`] connects them, [`session`] moves bytes, and [`http`](crate::http) has the event
 //! loop.
 //!
-//! The origin protects the service against web pages, see [`request`]. Programs on this machine can claim any origin, so whoever may connect to the
+//! The origin protects the service against web pages, see [`request`]. Programs on this machine can claim any origin, so every user who may connect to the
 //! port has this process's access to the consumer socket. Upstream's bridge has the same property by design.
 
 mod bridge;
@@ -26,6 +26,7 @@ use ferretto_ipc::Address;
 use crate::http::Server;
 use crate::perfetto::Program;
 use crate::service::{FindService, Service};
+use crate::stderr;
 use crate::usage;
 use bridge::{Bridge, Stage, Targets};
 use ferretto_daemons::log;
@@ -92,7 +93,7 @@ pub(crate) fn run(program: Program, words: Vec<OsString>, find_service: FindServ
     match serve(&args, find_service) {
         Ok(()) => 0,
         Err(error) => {
-            eprintln!("{NAME}: {error}");
+            stderr::say(NAME, &error);
             1
         }
     }

@@ -6,6 +6,7 @@
 
 use super::OpenChunk;
 use ferretto_wire::{Cursor, Finished, MAX_SHORT_LEN, ShortMessage, Writer};
+use std::io::Write as _;
 use std::ptr::NonNull;
 
 /// Packets are not encoded into a chunk with less room than this, because most would spill, and be copied after all.
@@ -96,7 +97,9 @@ impl OpenChunk {
 /// The encoder over the chunk was moved elsewhere (`std::mem::take` does that), and the chunk must not be written to any more.
 #[cold]
 fn abort_for_stray_encoder() -> ! {
-    eprintln!(
+    // Not `eprintln`, which panics where stderr is a closed pipe.
+    let _ = writeln!(
+        std::io::stderr(),
         "ferretto: the writer of a packet was moved out of the closure that writes it; it may only be used there"
     );
     std::process::abort()

@@ -1,6 +1,7 @@
 //! Forks amid threads that take the locks over and over. The test runs itself once more, as the process that forks.
 #![allow(unsafe_code)]
 
+use std::io::Write as _;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -13,13 +14,13 @@ use crate::counters::Counter;
 use crate::sites::tests::metadata;
 use crate::sites::{LOG_SITES, SITES};
 
-/// Tells the process that forks from the one that looks.
+/// Set in the process that forks, and not in the one that watches it.
 const SUBJECT: &str = "FERRETTO_TRACING_FORK_SUBJECT";
 
 const FORKS: usize = 25;
-/// Sites are for good, and sessions look at each.
+/// The number of call sites. Sites are never freed, and each session visits all.
 const MAX_NEW_SITES: u64 = 2000;
-/// Seconds after which a child is ended that waits.
+/// Seconds after which a waiting child is ended.
 const PATIENCE: u32 = 20;
 
 static ENOUGH: AtomicBool = AtomicBool::new(false);
@@ -97,7 +98,8 @@ fn subject() {
             // SAFETY: waits for a child of this process's.
             assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
             if status != 0 {
-                eprintln!("child {number} has ended with {status:#x}");
+                // Not `eprintln`: the test harness would keep it, and dies here.
+                let _ = writeln!(std::io::stderr(), "child {number} has ended with {status:#x}");
                 // Not a normal exit: exit handlers may wait for locks that this thread holds.
                 std::process::abort();
             }

@@ -191,7 +191,7 @@ fn streamed(adviser: &mut Adviser<'_>, path: &str, fit: &Fit) {
     adviser.warn(
         format!("{path}.size_kb"),
         format!(
-            "{} {} KB fill up in {}, but the file is written every {} only: what comes in between is missing in the file",
+            "{} {} KB fill up in {}, but the file is written every {} only: later data is missing in the file",
             fit.rate(),
             fit.kb,
             time(fits),
@@ -230,7 +230,7 @@ fn discarding(adviser: &mut Adviser<'_>, path: &str, fit: &Fit) {
         (Some(fits), duration) if duration.is_none_or(|duration| fits < duration) => adviser.warn(
             format!("{path}.size_kb"),
             format!(
-                "{} {} KB are full after {}, and fill_policy DISCARD drops what comes then",
+                "{} {} KB are full after {}, and fill_policy DISCARD drops all later data",
                 fit.rate(),
                 fit.kb,
                 time(fits)
@@ -309,7 +309,7 @@ fn memory(adviser: &mut Adviser<'_>) {
                 all / 1024,
                 memory / 1024
             ),
-            "make them smaller; with `write_into_file: true` they need to hold what comes in one file_write_period_ms only",
+            "make them smaller; with `write_into_file: true` they need to hold only the data of one file_write_period_ms",
         );
     }
 }

@@ -34,7 +34,7 @@ fn any_program_agrees_with_the_naive_machine_on_any_packets() {
                 with_state += usize::from(counts.state > 0);
             }
             Err(panic) => {
-                eprintln!("reproduce with FERRETTO_PROTOVM_SEED={seed} FERRETTO_PROTOVM_SEEDS=1");
+                println!("reproduce with FERRETTO_PROTOVM_SEED={seed} FERRETTO_PROTOVM_SEEDS=1");
                 std::panic::resume_unwind(panic);
             }
         }

@@ -15,7 +15,7 @@ fn arbitrary_operations_keep_the_invariants() {
         let mut random = Random(seed);
         let data: Vec<u8> = (0..random.below(6000)).map(|_| random.next() as u8).collect();
         if let Err(panic) = std::panic::catch_unwind(|| fuzz::run(&data)) {
-            eprintln!("reproduce with FERRETTO_TRACE_BUFFER_SEED={seed} FERRETTO_TRACE_BUFFER_FUZZ=1");
+            println!("reproduce with FERRETTO_TRACE_BUFFER_SEED={seed} FERRETTO_TRACE_BUFFER_FUZZ=1");
             std::panic::resume_unwind(panic);
         }
     }
