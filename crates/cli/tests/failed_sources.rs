@@ -126,10 +126,7 @@ fn a_profile_of_an_unknown_event_has_the_reason_in_its_trace() {
         assert_eq!(code, Some(0), "the counters are there:\n{said}");
         let (code, said, trace) = recorded(system, &[], &[NO_SUCH_EVENT]);
         assert_eq!(code, Some(1), "nothing is there:\n{said}");
-        assert!(
-            said.contains("nothing of what was asked for was recorded"),
-            "{said}"
-        );
+        assert!(said.contains("nothing that was asked for was recorded"), "{said}");
         assert_told(&said, &trace, PERF, "sched:no_such_event");
     });
 }

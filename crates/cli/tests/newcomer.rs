@@ -159,7 +159,7 @@ fn without_privileges_kernel_events_are_missing_and_advice_is_given() {
             "not complete",
             "not recorded: kernel events",
             "ferretto open trace.pftrace",
-            "nothing of what was asked for was recorded",
+            "nothing that was asked for was recorded",
             "exit code 1",
         ],
     );

@@ -29,7 +29,7 @@ pub struct Flags {
     /// Start in the background: prints the daemon's process id and ends once the daemon is up, or fails with it.
     #[arg(long)]
     background: bool,
-    /// Say only what somebody has to know: warnings and errors.
+    /// Log only warnings and errors.
     #[arg(long)]
     quiet: bool,
     /// Keep all rights that the user has. Without this flag, a daemon gives up what it does not need: capabilities, system calls, and where it can, files
@@ -58,7 +58,7 @@ pub fn environment(variables: &[(&str, &str)]) -> String {
     const OF_ALL: [(&str, &str); 2] = [
         (
             log::LEVEL,
-            "What is written to stderr: error, warning (as with --quiet) or info (the default)",
+            "The level of the log on stderr: error, warning (as with --quiet) or info (the default)",
         ),
         (
             "NOTIFY_SOCKET",
@@ -193,7 +193,9 @@ impl Startup {
         if let Some(mut notify) = self.notify.take()
             && let Err(error) = notify.write_all(b"1")
         {
-            log::warning(format_args!("nobody took the word that all is ready: {error}"));
+            log::warning(format_args!(
+                "the program that waits for readiness did not take the message: {error}"
+            ));
         }
         if let Some(service_manager) = self.service_manager.take()
             && let Err(error) = service_manager.ready(status)

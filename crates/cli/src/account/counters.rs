@@ -131,7 +131,7 @@ impl<'a> Counters<'a> {
             );
         }
         if let Some(count @ 1..) = buffer.abi_violations {
-            let why = "a producer broke the rules of shared memory; what it wrote there is left out";
+            let why = "a producer broke the rules of shared memory; its data there is left out";
             let advice = "see the service's log for the producer, and update it".to_owned();
             lost("malformed_chunk", chunks(count, 0), why, Some(advice));
         }

@@ -203,7 +203,7 @@ impl Search<'_> {
             .unwrap_or_else(|| format!("sudo chmod o+rw {path}"))
     }
 
-    /// Returns the commands that let this user record. Who records sees what all processes do, so the socket is opened to a group.
+    /// Returns the commands that let this user record. A user who records sees the activity of all processes, so the socket is opened to a group.
     fn opened_to_consumers(&self, path: &str) -> Vec<String> {
         if let Some(join) = self.joined(path) {
             return vec![join];
@@ -295,7 +295,7 @@ impl Search<'_> {
             "service",
             format!("{service} runs, but listens at {}", sockets.join(", ")),
         )
-        .costs("nothing here asks it, and what is connected to it is not in recordings");
+        .costs("nothing here asks it, and the data of its clients is not in recordings");
         let named = |what: &str| sockets.iter().find(|path| path.contains(what));
         Some(match (named("consumer"), named("producer")) {
             (Some(consumer), Some(producer)) => finding.mend(variables(consumer, producer)),
@@ -386,7 +386,7 @@ impl Search<'_> {
                 let what = format!("{who} listens at {consumer}, too");
                 let note = |what| {
                     Finding::note("service", what)
-                        .costs("nothing here asks it, and what is connected to it is not in recordings")
+                        .costs("nothing here asks it, and the data of its clients is not in recordings")
                 };
                 Some(match self.machine.allows(consumer, Access::Write) {
                     Ok(()) => note(what).mend(variables(consumer, producer)),

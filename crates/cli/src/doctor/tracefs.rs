@@ -275,7 +275,7 @@ fn in_use(system: &System<'_>, root: &str) -> Vec<Finding> {
                 "ftrace",
                 format!("somebody uses it: {} are on", listed(&on, "event")),
             )
-            .costs("whoever reads these events gets none while a recording with kernel events runs")
+            .costs("the reader of these events gets none while a recording with kernel events runs")
             .mend(
                 system
                     .identity
@@ -302,7 +302,7 @@ fn in_use(system: &System<'_>, root: &str) -> Vec<Finding> {
     if let Some(Reader { process: reader, .. }) = others {
         findings.push(
             Finding::note("ftrace", format!("{reader} reads the kernel's buffers"))
-                .costs("what it takes out of them is missing from recordings")
+                .costs("the events that it takes out of them are missing from recordings")
                 .mend(system.identity.as_root(&format!("kill {}", reader.pid))),
         );
     }

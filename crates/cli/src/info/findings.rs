@@ -101,7 +101,7 @@ impl Findings<'_> {
                 .add(Severity::Loss, "file_cut", what, why, Some(advice));
         }
         if summary.stats.is_none() && summary.all.packets > 0 {
-            let why = "the service writes its counters last; what the buffers lost is not known";
+            let why = "the service writes its counters last; the losses of the buffers are not known";
             self.account.add(
                 Severity::Note,
                 "no_stats",
@@ -192,7 +192,7 @@ impl Findings<'_> {
     fn limits(&mut self) {
         if self.summary.more_configs > 0 {
             let what = format!("{} traces in one file", self.summary.more_configs + 1);
-            let why = "sequences of different traces may have the same id; what is said here is of all of them together";
+            let why = "sequences of different traces may have the same id; these lines are about all of them together";
             self.account
                 .add(Severity::Note, "several_traces", what, why, None);
         }
@@ -243,7 +243,7 @@ const GAPS: [(GapReason, &str, &str, Option<&str>); 7] = [
     (
         GapReason::CorruptedChunk,
         "gap_corrupted_chunk",
-        "a producer wrote what is no packet",
+        "a producer wrote data that is no packet",
         None,
     ),
     (
@@ -255,7 +255,7 @@ const GAPS: [(GapReason, &str, &str, Option<&str>); 7] = [
     (
         GapReason::Unknown,
         "gap",
-        "packets are missing; who wrote the trace does not say why",
+        "packets are missing; the writer of the trace does not say why",
         None,
     ),
 ];

@@ -324,10 +324,10 @@ fn recording_flags(command: Command) -> Command {
         )
         .arg(switch("no-clobber", "Do not overwrite an existing output file"))
         .arg(
-            switch("quiet", "Say nothing but what goes wrong and what was lost")
+            switch("quiet", "Print only errors and losses")
                 .short('q')
                 .long_help(
-                    "Shows no progress and no summary. What goes wrong is said nonetheless, on stderr, and what was lost.",
+                    "Shows no progress and no summary. Errors and losses are still printed on stderr.",
                 ),
         )
         .arg(switch("txt", "The config is text, not encoded"))
@@ -463,7 +463,7 @@ fn service_flags(command: Command) -> Command {
             "query",
             "Show the service's producers, data sources and sessions",
         ))
-        .arg(switch("long", "With --query: do not shorten what is long"))
+        .arg(switch("long", "With --query: do not shorten long values"))
         .arg(switch(
             "query-raw",
             "Like --query, but write the encoded TracingServiceState to stdout",

@@ -236,7 +236,7 @@ pub(crate) enum PlanError {
         "Either --out or --upload is required: add -o FILE (or -o - for stdout); --upload is for Android"
     )]
     NoOutput,
-    #[error("--notify-fd 2 is stderr, where what goes wrong is said; pass another descriptor")]
+    #[error("--notify-fd 2 is stderr, which is for errors; pass another descriptor")]
     NotifyStderr,
 }
 

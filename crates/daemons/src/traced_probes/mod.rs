@@ -138,10 +138,10 @@ fn journals() -> Option<JournalDir> {
                 let place = entry.tracefs.display();
                 match &entry.somebody_else {
                     None => log::info(format_args!(
-                        "put back what a crashed daemon had changed in {place}"
+                        "put back the changes of a crashed daemon in {place}"
                     )),
                     Some(sign) => log::warning(format_args!(
-                        "somebody else traces in {place} by now ({sign}): what a crashed daemon had changed there stays as it is"
+                        "somebody else traces in {place} by now ({sign}): the changes of a crashed daemon there stay as they are"
                     )),
                 }
                 for error in entry.errors {

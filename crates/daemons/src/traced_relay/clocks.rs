@@ -46,7 +46,7 @@ enum Awaited {
     Interval,
 }
 
-/// What the log should know.
+/// News for the log.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum News {
     /// The service takes what this client says.
@@ -66,7 +66,7 @@ pub(super) enum Ended {
     NoPort,
     #[error("the service has not answered for {} s", PATIENCE.as_secs())]
     Silent,
-    #[error("the service sent what is no frame: {0}")]
+    #[error("the service sent data that is no frame: {0}")]
     Violation(#[from] ferretto_ipc::frame::Violation),
     #[error(transparent)]
     Invoke(#[from] InvokeError),

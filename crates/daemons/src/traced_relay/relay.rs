@@ -23,7 +23,7 @@ use crate::log;
 use crate::open_files::most_descriptors;
 use crate::traced::tsc;
 
-/// What the service is told of this machine.
+/// The facts about this machine that the service gets.
 #[derive(Debug)]
 pub(super) struct ThisMachine {
     /// The same for as long as the machine runs, and that of no other.
@@ -88,7 +88,7 @@ enum Queue {
     Done,
 }
 
-/// The tokens of what has the number `id`: producer or whatever else, and the service.
+/// The tokens of client number `id`, a producer or another, and of its connection to the service.
 fn tokens(id: u64) -> [Token; 2] {
     [Token(2 * id), Token(2 * id + 1)]
 }
@@ -415,7 +415,7 @@ impl Relay {
             News::Rejected(reason) => {
                 if self.told.as_ref() != Some(&reason) {
                     log::warning(format_args!(
-                        "the service does not take what it was told of this machine: {reason}"
+                        "the service refuses the facts about this machine: {reason}"
                     ));
                     self.told = Some(reason);
                 }

@@ -153,7 +153,7 @@ impl Recorder<'_> {
             Writer::Us => Trace::Whole,
             Writer::Service => self.look_through(size),
         };
-        // Upstream's sentences, for which scripts look. For clones, upstream prints the first one whoever writes the file.
+        // Upstream's sentences, for which scripts look. For clones, upstream prints the first one regardless of the process that writes the file.
         let written = match (self.session.writer(), &self.job) {
             (Writer::Us, _) | (Writer::Service, Job::Clone(_)) => {
                 format!("Wrote {} bytes into {name}", size.unwrap_or(0))
@@ -231,7 +231,7 @@ impl Recorder<'_> {
     fn judge(&mut self, summary: &Summary<'_>) -> Conclusion {
         let is_ours = self.console.voice().program == Program::Ferretto;
         if summary.account.is_void && is_ours && matches!(self.job, Job::Record) {
-            self.console.say("nothing of what was asked for was recorded");
+            self.console.say("nothing that was asked for was recorded");
             return Conclusion::Failed;
         }
         match summary.account.is_whole() && summary.known == Known::ByTheKernelToo {

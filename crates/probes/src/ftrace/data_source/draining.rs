@@ -276,7 +276,7 @@ impl FtraceController {
         }
         for (cpu, errno) in failed {
             let text = format!(
-                "The kernel's buffer of CPU {cpu} cannot be read ({errno}): what happens there is missing from the trace."
+                "The kernel's buffer of CPU {cpu} cannot be read ({errno}): its events are missing from the trace."
             );
             self.tell_sessions(name, now, Weight::Trouble, &text);
         }
@@ -301,7 +301,7 @@ impl FtraceController {
             if !flush.rests.is_empty() {
                 let consequence = match flush.depth {
                     Depth::Whole => "their last events are missing from the trace",
-                    _ => "what they hold comes later",
+                    _ => "their contents come later",
                 };
                 let text = format!(
                     "A flush of ftrace took too long and ended before the buffers of {} CPUs were empty: {consequence}.",
