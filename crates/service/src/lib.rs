@@ -28,6 +28,7 @@ mod producers;
 pub mod protovm;
 mod service;
 mod session;
+mod split_mix;
 mod timers;
 pub mod trace_buffer;
 #[cfg_attr(feature = "trace-filter", path = "trace_filter/mod.rs")]

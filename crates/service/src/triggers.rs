@@ -9,6 +9,7 @@ mod received;
 
 use std::sync::Arc;
 
+use crate::split_mix;
 use crate::work_budget::WorkBudget;
 
 pub(crate) use budget::{Granted, TriggerBudget};
@@ -17,18 +18,13 @@ pub(crate) use history::History;
 pub(crate) use received::{Hit, Kept, Postponed, Triggers};
 
 /// Random numbers from [0, 1) made of one of 64 bits, so that all randomness of an activation is one value among its
-/// inputs. The generator is SplitMix64.
+/// inputs.
 pub(crate) struct Draws(pub(crate) u64);
 
 impl Draws {
     pub(crate) fn next(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^= bits >> 31;
         // As many bits as a double holds exactly.
-        (bits >> 11) as f64 / (1u64 << 53) as f64
+        (split_mix::next(&mut self.0) >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 

@@ -9,10 +9,7 @@ const PATIENCE: u64 = limits::ABANDONED_FILE_PATIENCE.as_millis() as u64;
 
 /// A session whose file takes a first batch, and does not report when it is written.
 fn stuck() -> (World, ProducerId, ConsumerId, SessionId) {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     let into_file = TraceConfig {
         write_into_file: Some(true),
         file_write_period_ms: Some(200),
@@ -84,9 +81,7 @@ fn a_file_that_is_slow_but_takes_data_is_completed() {
 #[test]
 fn a_consumer_that_freed_its_session_and_stayed_is_told_that_its_file_was_given_up() {
     let (mut world, _, consumer, session) = stuck();
-    let now = world.now;
-    world.service.free_buffers(consumer, &now);
-    world.run();
+    world.free(consumer);
     world.advance(PATIENCE + 1);
     assert_eq!(world.abandoned_files, [session]);
     assert_eq!(world.consumers[&consumer].ended, [session]);
@@ -100,9 +95,7 @@ fn a_consumer_that_freed_its_session_and_stayed_is_told_that_its_file_was_given_
 #[test]
 fn a_file_is_not_given_up_while_its_consumer_waits_or_may_come_back() {
     let (mut world, _, consumer, _) = stuck();
-    let now = world.now;
-    world.service.disable_tracing(consumer, &now);
-    world.run();
+    world.disable(consumer);
     world.advance(10 * PATIENCE);
     assert!(world.abandoned_files.is_empty());
     assert!(world.service.detach(consumer, "key").is_ok());

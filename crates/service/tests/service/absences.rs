@@ -68,9 +68,7 @@ fn a_producer_that_goes_away_while_the_session_records_is_named_with_the_time() 
     let gone = world.now.boot;
     world.lose_producer(producer);
     world.advance(300);
-    let now = world.now;
-    world.service.disable_tracing(consumer, &now);
-    world.run();
+    world.disable(consumer);
     assert_eq!(
         absences(&world.read(consumer)),
         [("gone", gone, vec![of("p", "d"), of("p", "e")])]
@@ -150,9 +148,7 @@ fn a_data_source_that_was_never_offered_is_named_at_the_stop() {
         absences(&world.read(consumer)),
         [("gone", left, vec![of("p", "left")])]
     );
-    let now = world.now;
-    world.service.disable_tracing(consumer, &now);
-    world.run();
+    world.disable(consumer);
     assert_eq!(
         absences(&world.read(consumer)),
         [(
@@ -189,9 +185,7 @@ fn a_data_source_that_took_part_once_or_was_refused_counts_as_offered() {
         "{:?}",
         world.log
     );
-    let now = world.now;
-    world.service.disable_tracing(consumer, &now);
-    world.run();
+    world.disable(consumer);
     assert_eq!(absences(&world.read(consumer)), []);
 }
 
@@ -204,9 +198,7 @@ fn a_limited_number_of_data_sources_without_offers_is_named() {
         consumer,
         &config(&names.iter().map(String::as_str).collect::<Vec<_>>()),
     );
-    let now = world.now;
-    world.service.disable_tracing(consumer, &now);
-    world.run();
+    world.disable(consumer);
     let told = absences(&world.read(consumer));
     assert_eq!(told[0].2.len(), limits::MAX_LISTED_DATA_SOURCES);
 }
@@ -227,7 +219,7 @@ fn an_offer_that_was_withdrawn_before_the_start_is_none() {
     world.run();
     assert_eq!(
         absences(&world.read(consumer)),
-        [("not offered", now.boot, vec![not_offered("d")])]
+        [("not offered", world.now.boot, vec![not_offered("d")])]
     );
 }
 
@@ -250,13 +242,11 @@ fn names_that_take_too_much_work_to_match_hide_no_data_source_without_offers() {
             .iter()
             .any(|line| line.contains("take too much work to be matched"))
     );
-    let now = world.now;
-    world.service.disable_tracing(consumer, &now);
-    world.run();
+    world.disable(consumer);
     let lacking = vec![not_offered("never")];
     assert_eq!(
         absences(&world.read(consumer)),
-        [("not offered", now.boot, lacking)]
+        [("not offered", world.now.boot, lacking)]
     );
 }
 
@@ -271,9 +261,7 @@ fn a_session_that_never_started_lacks_nothing() {
             ..config(&["d"])
         },
     );
-    let now = world.now;
-    world.service.disable_tracing(consumer, &now);
-    world.run();
+    world.disable(consumer);
     assert_eq!(absences(&world.read(consumer)), []);
 }
 
@@ -343,9 +331,7 @@ fn a_data_source_named_as_slow_to_start_is_not_named_again_in_the_same_trace() {
             1,
             "the trace of a clone is another"
         );
-        let now = world.now;
-        world.service.disable_tracing(consumer, &now);
-        world.run();
+        world.disable(consumer);
         told.extend(absences(&world.read(consumer)));
         assert_eq!(told, slow);
     }
@@ -363,9 +349,7 @@ fn a_trace_without_the_services_events_has_none_of_these() {
     .into();
     world.enable(consumer, &silent);
     world.lose_producer(producer);
-    let now = world.now;
-    world.service.disable_tracing(consumer, &now);
-    world.run();
+    world.disable(consumer);
     assert_eq!(absences(&world.read(consumer)), []);
 }
 
@@ -383,9 +367,7 @@ fn a_file_names_missing_data_sources_too() {
     let gone = world.now.boot;
     world.lose_producer(producer);
     world.advance(100);
-    let now = world.now;
-    world.service.disable_tracing(consumer, &now);
-    world.run();
+    world.disable(consumer);
     let packets: Vec<TracePacket> = packets_of(&world.files[&session])
         .iter()
         .map(|packet| ferretto_proto::messages::Message::decode_from_slice(packet).expect("a packet"))
@@ -394,7 +376,7 @@ fn a_file_names_missing_data_sources_too() {
         absences(&packets),
         [
             ("gone", gone, vec![of("p", "d")]),
-            ("not offered", now.boot, vec![not_offered("never")])
+            ("not offered", world.now.boot, vec![not_offered("never")])
         ]
     );
     assert_eq!(texts(&packets), Vec::<String>::new());
@@ -430,7 +412,7 @@ fn a_clone_names_the_data_sources_that_its_original_lacked() {
         [
             ("gone", gone, vec![of("p", "d")]),
             ("slow to start", now.boot, vec![of("q", "slow")]),
-            ("not offered", now.boot, vec![not_offered("never")]),
+            ("not offered", world.now.boot, vec![not_offered("never")]),
         ]
     );
     assert_eq!(

@@ -3,7 +3,7 @@
 
 use ferretto_proto::messages::priority_boost_config::BoostPolicy;
 use ferretto_proto::messages::trace_config::SessionSemaphore;
-use ferretto_proto::messages::{DataSourceDescriptor, PriorityBoostConfig, TraceConfig, trace_config};
+use ferretto_proto::messages::{PriorityBoostConfig, TraceConfig, trace_config};
 use ferretto_service::{
     CloneFile, CloneFilter, ClonePurpose, CloneRequest, Original, PriorityBoost, StateScope,
 };
@@ -60,9 +60,7 @@ fn a_semaphore_of_zero_is_a_mutex_between_running_sessions() {
     let error = world.try_enable(second, &mutex).unwrap_err();
     assert!(error.contains("\"mutex\""), "{error}");
     // A session that has ended holds no semaphore, even while its consumer still reads it.
-    let now = world.now;
-    world.service.disable_tracing(first, &now);
-    world.run();
+    world.disable(first);
     world.enable(second, &mutex);
 }
 
@@ -151,12 +149,7 @@ fn an_exclusive_session_ends_all_others() {
 fn an_exclusive_session_ends_others_in_any_state() {
     let mut world = World::new();
     let producer = world.producer("p");
-    let descriptor = DataSourceDescriptor {
-        name: Some("d".into()),
-        will_notify_on_stop: Some(true),
-        ..Default::default()
-    };
-    world.register(producer, &descriptor);
+    world.offer_acknowledging_stops(producer, "d");
     let [
         waiting,
         stopping,
@@ -307,9 +300,7 @@ fn a_session_that_was_freed_keeps_no_boost_while_its_file_is_completed() {
         ..boosted(BoostPolicy::POLICY_SCHED_OTHER, 1)
     };
     world.enable(consumer, &streaming);
-    let now = world.now;
-    world.service.free_buffers(consumer, &now);
-    world.run();
+    world.free(consumer);
     assert_eq!(world.boosts, [Some(PriorityBoost::Other(1)), None]);
     assert!(world.closed_files.is_empty(), "it is still being written");
 }
@@ -357,9 +348,7 @@ fn a_boost_that_was_in_anothers_shadow_is_given_up_if_it_is_not_permitted() {
     world.enable(high, &boosted(BoostPolicy::POLICY_SCHED_FIFO, 9));
     world.enable(low, &boosted(BoostPolicy::POLICY_SCHED_FIFO, 1));
     world.may_boost = false;
-    let now = world.now;
-    world.service.free_buffers(high, &now);
-    world.run();
+    world.free(high);
     assert!(world.consumers[&low].disabled.is_empty(), "it goes on without");
 }
 

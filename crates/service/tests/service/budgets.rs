@@ -327,9 +327,7 @@ fn the_memory_of_a_user_that_a_flush_scrapes_is_limited() {
         .map(|_| hoard(&mut world, 7, limits::MAX_SMB_SIZE))
         .collect();
     let other = hoard(&mut world, 8, 10 * PAGE);
-    let now = world.now;
-    world.service.flush(consumer, 1, 0, 0, &now);
-    world.run();
+    world.flush(consumer, 1, 0);
     for producer in producers.iter().chain([&other]) {
         world.acknowledge_flushes(*producer);
     }
@@ -341,8 +339,7 @@ fn the_memory_of_a_user_that_a_flush_scrapes_is_limited() {
     let scraped = written(&mut world) - 10;
     assert!((most..most + 2).contains(&scraped), "{scraped} of {most}");
     let told = |line: &&String| line.contains("the producers of uid 7 have left more than");
-    world.service.flush(consumer, 2, 0, 0, &now);
-    world.run();
+    world.flush(consumer, 2, 0);
     for producer in producers.iter().chain([&other]) {
         world.acknowledge_flushes(*producer);
     }
@@ -388,9 +385,7 @@ fn the_pages_of_a_user_that_a_flush_looks_at_are_limited() {
         .collect();
     producers.push(join(&mut world, 8));
     let told = |world: &mut World, producers: &[ProducerId]| {
-        let now = world.now;
-        world.service.flush(consumer, 1, 0, 0, &now);
-        world.run();
+        world.flush(consumer, 1, 0);
         for producer in producers {
             world.acknowledge_flushes(*producer);
         }
@@ -439,7 +434,7 @@ fn the_clones_of_one_user_leave_memory_for_those_of_others() {
     let clones = |world: &mut World, (uid, session): (u32, ferretto_service::SessionId)| {
         let mut made = 0;
         loop {
-            // What clones share would count once.
+            // Memory that clones share would count once.
             for target in &targets {
                 world.commit(producer, *target, *target, &[&packet("a little")]);
             }
@@ -491,10 +486,7 @@ fn guarded_sessions_of_one_user_do_not_keep_those_of_others_from_beginning() {
 
 #[test]
 fn the_writers_in_statistics_are_limited() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     let mut two = config(&["d", "d"]);
     two.buffers.push(two.buffers[0].clone());
     two.data_sources[1].config.get_or_insert_default().target_buffer = Some(1);

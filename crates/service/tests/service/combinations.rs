@@ -13,22 +13,13 @@ use ferretto_proto::messages::{
 };
 use ferretto_service::{
     CloneFile, CloneFilter, ClonePurpose, CloneRequest, ConsumerId, FlushOutcome, Original, ProducerCommand,
-    ProducerId, StateScope,
+    StateScope,
 };
 
 use crate::data_sources::commands;
 use crate::world::{World, config, flushes, packet, starts, stops, texts};
 
 const HOUR_MS: u32 = 3600 * 1000;
-
-/// A world with a producer that offers `d`, and a consumer.
-fn world() -> (World, ProducerId, ConsumerId) {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
-    (world, producer, consumer)
-}
 
 /// A session that waits up to this time for the trigger `t`, which takes effect after this delay.
 fn triggered(mode: TriggerMode, timeout_ms: u32, delay_ms: u32) -> TraceConfig {
@@ -76,7 +67,7 @@ fn has_event(packets: &[TracePacket], wanted: fn(&EventType) -> bool) -> bool {
 fn sleep_counts_where_a_trigger_sets_the_duration_and_nowhere_else() {
     use TriggerMode::{CLONE_SNAPSHOT, START_TRACING, STOP_TRACING};
     let counts_sleep = |mode, activates: bool| {
-        let (mut world, producer, consumer) = world();
+        let (mut world, producer, consumer) = World::offering();
         let now = world.now;
         let snapshots = observable_events::Type::TYPE_CLONE_TRIGGER_HIT as u32;
         world.service.observe_events(consumer, snapshots, &now);
@@ -107,7 +98,7 @@ fn sleep_counts_where_a_trigger_sets_the_duration_and_nowhere_else() {
 
 #[test]
 fn a_snapshot_is_due_after_its_delay_awake() {
-    let (mut world, producer, consumer) = world();
+    let (mut world, producer, consumer) = World::offering();
     let now = world.now;
     let snapshots = observable_events::Type::TYPE_CLONE_TRIGGER_HIT as u32;
     world.service.observe_events(consumer, snapshots, &now);
@@ -125,11 +116,9 @@ fn a_snapshot_is_due_after_its_delay_awake() {
 
 #[test]
 fn a_trigger_that_stops_comes_while_a_flush_is_under_way() {
-    let (mut world, producer, consumer) = world();
+    let (mut world, producer, consumer) = World::offering();
     world.enable(consumer, &triggered(TriggerMode::STOP_TRACING, HOUR_MS, 0));
-    let now = world.now;
-    world.service.flush(consumer, 1, HOUR_MS, 0, &now);
-    world.run();
+    world.flush(consumer, 1, HOUR_MS);
     world.activate(producer, &["t"]);
     world.advance(0);
     let requests: Vec<u64> = world.producers[&producer]
@@ -188,7 +177,7 @@ fn a_consumer_that_stops_its_session_before_the_trigger_does_is_not_flushed_agai
 /// As with upstream, a session that never started is not freed with its timeout: a consumer that detached from it may still come back.
 #[test]
 fn a_detached_session_whose_trigger_never_came_stays_to_be_attached_to() {
-    let (mut world, producer, consumer) = world();
+    let (mut world, producer, consumer) = World::offering();
     let session = world.enable(consumer, &triggered(TriggerMode::START_TRACING, 1000, 1));
     world.service.detach(consumer, "key").unwrap();
     world.advance(1000);
@@ -204,7 +193,7 @@ fn a_detached_session_whose_trigger_never_came_stays_to_be_attached_to() {
 
 #[test]
 fn the_consumer_attached_when_a_snapshot_is_due_is_notified() {
-    let (mut world, producer, first) = world();
+    let (mut world, producer, first) = World::offering();
     let second = world.consumer();
     let now = world.now;
     let snapshots = observable_events::Type::TYPE_CLONE_TRIGGER_HIT as u32;
@@ -232,7 +221,7 @@ fn guardrails_bound_how_long_a_trigger_is_waited_for() {
             enable_extra_guardrails: Some(true),
             ..triggered(mode, timeout, 1)
         };
-        let (mut world, _, consumer) = world();
+        let (mut world, _, consumer) = World::offering();
         let error = world.try_enable(consumer, &guarded(day + 1)).unwrap_err();
         assert!(error.contains("trigger_timeout_ms"), "{error}");
         world.enable(consumer, &guarded(day));
@@ -273,12 +262,9 @@ fn a_session_that_waits_to_start_or_for_others_to_stop_holds_its_semaphore_and_a
     world.try_clone(cloner, request).unwrap();
     world.acknowledge_flushes(producer);
     assert!(world.cloned(cloner).unwrap().is_ok());
-    let now = world.now;
-    world.service.disable_tracing(holder, &now);
-    world.run();
+    world.disable(holder);
     assert!(world.try_enable(other, &unnamed).unwrap_err().contains("mutex"));
-    world.service.free_buffers(holder, &now);
-    world.run();
+    world.free(holder);
     // Only the clone remains.
     world.enable(other, &mutex(config(&[])));
 }
@@ -286,7 +272,7 @@ fn a_session_that_waits_to_start_or_for_others_to_stop_holds_its_semaphore_and_a
 /// A session keeps its name as long as it exists, and its semaphore only while it runs.
 #[test]
 fn a_session_that_has_ended_keeps_its_name_and_gives_up_its_semaphore() {
-    let (mut world, _, first) = world();
+    let (mut world, _, first) = World::offering();
     let second = world.consumer();
     let named = |name: &str| TraceConfig {
         unique_session_name: Some(name.into()),
@@ -297,9 +283,7 @@ fn a_session_that_has_ended_keeps_its_name_and_gives_up_its_semaphore() {
         ..config(&[])
     };
     world.enable(first, &named("one"));
-    let now = world.now;
-    world.service.disable_tracing(first, &now);
-    world.run();
+    world.disable(first);
     assert!(
         world
             .try_enable(second, &named("one"))
@@ -331,9 +315,7 @@ fn while_data_sources_take_their_time_to_stop_nothing_else_comes_of_itself() {
         ..config(&["d"])
     };
     world.enable(consumer, &busy);
-    let now = world.now;
-    world.service.disable_tracing(consumer, &now);
-    world.run();
+    world.disable(consumer);
     world.read(consumer);
     let commands = world.producers[&producer].commands.len();
     world.advance(10_000);
@@ -349,7 +331,7 @@ fn while_data_sources_take_their_time_to_stop_nothing_else_comes_of_itself() {
 #[test]
 fn the_file_of_a_session_that_never_started_says_so() {
     for frees in [false, true] {
-        let (mut world, producer, consumer) = world();
+        let (mut world, producer, consumer) = World::offering();
         let deferred = TraceConfig {
             deferred_start: Some(true),
             write_into_file: Some(true),
@@ -392,7 +374,7 @@ fn the_file_of_a_session_that_never_started_says_so() {
 /// The session may be read, because its file is closed.
 #[test]
 fn packets_that_did_not_fit_a_full_file_can_be_read() {
-    let (mut world, producer, consumer) = world();
+    let (mut world, producer, consumer) = World::offering();
     let limited = TraceConfig {
         write_into_file: Some(true),
         file_write_period_ms: Some(200),
@@ -418,7 +400,7 @@ fn packets_that_did_not_fit_a_full_file_can_be_read() {
 
 #[test]
 fn a_file_that_waits_for_a_trigger_is_written_from_the_start_by_trigger_or_consumer() {
-    let (mut world, producer, consumer) = world();
+    let (mut world, producer, consumer) = World::offering();
     let config = TraceConfig {
         deferred_start: Some(true),
         write_into_file: Some(true),
@@ -426,9 +408,7 @@ fn a_file_that_waits_for_a_trigger_is_written_from_the_start_by_trigger_or_consu
         ..triggered(TriggerMode::START_TRACING, HOUR_MS, 1)
     };
     let session = world.enable(consumer, &config);
-    let now = world.now;
-    world.service.start_deferred(consumer, &now);
-    world.run();
+    world.start(consumer);
     let target = world.target(producer);
     world.commit(producer, 1, target, &[&packet("before")]);
     world.advance(500);

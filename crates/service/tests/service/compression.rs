@@ -1,9 +1,9 @@
 //! Sessions that compress their packets: for consumers, and, as far as it is the task of the service, for files.
 
-use ferretto_proto::messages::{Message, TraceConfig, TracePacket, trace_config, trace_packet};
+use ferretto_proto::messages::{TraceConfig, TracePacket, trace_config, trace_packet};
 use ferretto_service::{ReadCall, limits};
 
-use crate::world::{World, config, expanded, packet, packets_of, stops, texts};
+use crate::world::{World, config, decoded, expanded, packet, packets_of, stops, texts};
 
 /// `TracePacket.compressed_packets`.
 const COMPRESSED_PACKETS: u32 = 50;
@@ -30,11 +30,6 @@ fn into_file(config: TraceConfig) -> TraceConfig {
 fn field_of(packet: &[u8]) -> u32 {
     let mut fields = ferretto_wire::Reader::new(packet).map(|field| field.expect("a packet").number);
     fields.next().expect("a field")
-}
-
-fn decoded(packets: &[Vec<u8>]) -> Vec<TracePacket> {
-    let decode = |packet: &Vec<u8>| TracePacket::decode_from_slice(packet).expect("a packet");
-    packets.iter().map(decode).collect()
 }
 
 /// Text that codecs make much smaller.
@@ -160,9 +155,7 @@ fn a_file_gets_compressed_packets_at_every_period() {
     let mut world = World::new();
     let consumer = record(&mut world, 100, &into_file(deflated(large(&["d"]))));
     world.advance(200);
-    let now = world.now;
-    world.service.disable_tracing(consumer, &now);
-    world.run();
+    world.disable(consumer);
     let session = world.consumers[&consumer].ended[0];
     let packets = packets_of(&world.files[&session]);
     assert!(
@@ -188,9 +181,7 @@ fn the_limit_of_a_file_is_one_of_compressed_bytes() {
         let producer = *world.producers.keys().next().expect("one");
         world.advance(200);
         let stopped = world.count(producer, stops) > 0;
-        let now = world.now;
-        world.service.disable_tracing(consumer, &now);
-        world.run();
+        world.disable(consumer);
         let session = world.consumers[&consumer].ended[0];
         assert_eq!(world.consumers[&consumer].disabled, [None], "{limit:?}");
         (world.files[&session].clone(), stopped)

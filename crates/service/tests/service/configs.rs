@@ -21,9 +21,7 @@ fn trace_of(world: &mut World, config: &TraceConfig) -> Vec<TracePacket> {
     let consumer = world.consumer();
     world.enable(consumer, config);
     world.advance(100);
-    let now = world.now;
-    world.service.disable_tracing(consumer, &now);
-    world.run();
+    world.disable(consumer);
     world.read(consumer)
 }
 
@@ -229,10 +227,7 @@ fn the_primary_clock_is_the_one_of_the_config_else_boot_time() {
 #[test]
 fn histograms_of_chunks_are_left_out_where_they_are_disabled() {
     for (disabled, expected) in [(None, 1), (Some(true), 0)] {
-        let mut world = World::new();
-        let producer = world.producer("p");
-        world.offer(producer, "d");
-        let consumer = world.consumer();
+        let (mut world, producer, consumer) = World::offering();
         let mut quiet = config(&["d"]);
         quiet
             .builtin_data_sources

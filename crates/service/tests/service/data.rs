@@ -16,10 +16,7 @@ fn data(packet: &TracePacket) -> Option<&trace_packet::Data> {
 
 #[test]
 fn packets_carry_the_trusted_fields_of_the_service() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     world.enable(consumer, &config(&["d"]));
     let target = world.target(producer);
     world.commit(producer, 1, target, &[&packet("a"), &packet("b")]);
@@ -83,10 +80,7 @@ fn a_producer_that_reconnects_never_passes_for_one_that_is_gone() {
 
 #[test]
 fn packets_with_forged_trusted_fields_are_dropped_and_counted() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     world.enable(consumer, &config(&["d"]));
     let target = world.target(producer);
     let mut forged = ferretto_wire::Writer::new();
@@ -121,10 +115,7 @@ fn no_producer_writes_into_a_buffer_of_a_session_it_takes_no_part_in() {
 
 #[test]
 fn a_registered_writer_writes_into_no_other_buffer() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     let mut two = config(&["d", "d"]);
     two.buffers.push(two.buffers[0].clone());
     two.data_sources[1].config.get_or_insert_default().target_buffer = Some(1);
@@ -183,10 +174,7 @@ fn target_buffers_are_found_by_index_and_by_name() {
 
 #[test]
 fn a_ring_buffer_keeps_the_newest_packets_and_marks_losses() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     let mut small = config(&["d"]);
     small.buffers[0].size_kb = Some(8);
     world.enable(consumer, &small);
@@ -212,10 +200,7 @@ fn a_ring_buffer_keeps_the_newest_packets_and_marks_losses() {
 
 #[test]
 fn a_discard_buffer_keeps_the_oldest() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     let mut discard = config(&["d"]);
     discard.buffers[0].size_kb = Some(8);
     discard.buffers[0].fill_policy = Some(trace_config::buffer_config::FillPolicy::DISCARD);
@@ -234,10 +219,7 @@ fn a_discard_buffer_keeps_the_oldest() {
 fn a_discard_buffer_that_is_written_into_a_file_stops_only_in_upstreams_second_mode() {
     use trace_config::buffer_config::{ExperimentalMode, FillPolicy};
     for (mode, keeps_all) in [(None, true), (Some(ExperimentalMode::TRACE_BUFFER_V2), false)] {
-        let mut world = World::new();
-        let producer = world.producer("p");
-        world.offer(producer, "d");
-        let consumer = world.consumer();
+        let (mut world, producer, consumer) = World::offering();
         let mut streaming = config(&["d"]);
         streaming.buffers[0].size_kb = Some(64);
         streaming.buffers[0].fill_policy = Some(FillPolicy::DISCARD);
@@ -250,9 +232,7 @@ fn a_discard_buffer_that_is_written_into_a_file_stops_only_in_upstreams_second_m
             world.commit(producer, 1, target, &[&packet(&format!("{n} {filler}"))]);
             world.advance(100);
         }
-        let now = world.now;
-        world.service.disable_tracing(consumer, &now);
-        world.run();
+        world.disable(consumer);
         let packets: Vec<TracePacket> = packets_of(&world.files[&session])
             .iter()
             .map(|packet| TracePacket::decode_from_slice(packet).expect("a packet"))
@@ -270,9 +250,7 @@ fn chunks_that_were_never_returned_are_scraped_when_the_session_stops() {
     // One chunk is complete but was never committed. The other is still being written, so its last packet may be incomplete.
     let _ = world.write(producer, 1, target, &[&packet("complete")]);
     let open = world.write_open(producer, 2, &[&packet("finished"), &packet("unfinished")]);
-    let now = world.now;
-    world.service.disable_tracing(consumer, &now);
-    world.run();
+    world.disable(consumer);
     let mut kept = texts(&world.read(consumer));
     kept.sort();
     assert_eq!(kept, ["complete", "finished"]);
@@ -284,9 +262,7 @@ fn a_chunk_that_is_committed_after_it_was_scraped_brings_the_rest_and_nothing_tw
     let (mut world, producer, consumer) = scraped();
     let target = world.target(producer);
     let (chunk, page, index) = world.write_open(producer, 1, &[&packet("one"), &packet("two")]);
-    let now = world.now;
-    world.service.flush(consumer, 1, 0, 0, &now);
-    world.run();
+    world.flush(consumer, 1, 0);
     world.acknowledge_flushes(producer);
     assert_eq!(texts(&world.read(consumer)), ["one"]);
     chunk.complete();
@@ -299,16 +275,13 @@ fn a_chunk_that_is_committed_after_it_was_scraped_brings_the_rest_and_nothing_tw
         }],
         ..Default::default()
     };
-    world.service.commit(producer, &request, &now);
+    world.service.commit(producer, &request, &world.now);
     assert_eq!(texts(&world.read(consumer)), ["two"]);
 }
 
 #[test]
 fn chunks_sent_inside_the_request_count_as_well() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     world.enable(consumer, &config(&["d"]));
     let mut chunk = vec![0, 0, 0, 0, 5, 0, 1, 0];
     let text = packet("over the wire");
@@ -331,15 +304,10 @@ fn chunks_sent_inside_the_request_count_as_well() {
 
 #[test]
 fn every_trace_has_clocks_config_uuid_system_info_and_statistics() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, _, consumer) = World::offering();
     world.enable(consumer, &config(&["d"]));
     world.advance(10);
-    let now = world.now;
-    world.service.disable_tracing(consumer, &now);
-    world.run();
+    world.disable(consumer);
     let packets = world.read(consumer);
     let has = |pick: fn(&trace_packet::Data) -> bool| packets.iter().filter_map(data).any(pick);
     assert!(has(|data| matches!(data, trace_packet::Data::ClockSnapshot(_))));
@@ -395,9 +363,7 @@ fn packets_that_the_config_switches_off_are_not_written() {
     }
     .into();
     world.enable(consumer, &quiet);
-    let now = world.now;
-    world.service.disable_tracing(consumer, &now);
-    world.run();
+    world.disable(consumer);
     for packet in world.read(consumer) {
         let kind = data(&packet).unwrap();
         assert!(
@@ -415,10 +381,7 @@ fn packets_that_the_config_switches_off_are_not_written() {
 
 #[test]
 fn reading_in_small_batches_gives_the_same_packets() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     world.enable(consumer, &config(&["d"]));
     let target = world.target(producer);
     let expected: Vec<String> = (0..50).map(|n| format!("packet {n}")).collect();
@@ -445,9 +408,7 @@ fn clocks_are_written_again_when_they_have_drifted_apart() {
     let while_steady = snapshots(&world.read(consumer));
     world.now.realtime += 3_600_000_000_000;
     world.now.monotonic_raw += 20_000_000;
-    let now = world.now;
-    world.service.disable_tracing(consumer, &now);
-    world.run();
+    world.disable(consumer);
     assert!(at_start >= 1);
     assert!(
         while_steady >= 1,
@@ -465,9 +426,7 @@ fn clocks_that_have_drifted_apart_are_read_again_whenever_something_happens() {
             world.service.data_source_started(producer, instance.0, &now);
         }),
         ("a flush is done", |world, producer, consumer| {
-            let now = world.now;
-            world.service.flush(consumer, 1, 0, 0, &now);
-            world.run();
+            world.flush(consumer, 1, 0);
             world.acknowledge_flushes(producer);
         }),
         ("a trigger comes", |world, producer, _| {
@@ -517,10 +476,7 @@ fn clocks_that_have_drifted_apart_are_read_again_whenever_something_happens() {
 
 #[test]
 fn packets_that_are_dropped_count_as_work_of_the_batch() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     world.enable(consumer, &config(&["d"]));
     let target = world.target(producer);
     // A tag must not be zero.
@@ -544,10 +500,7 @@ fn packets_that_are_dropped_count_as_work_of_the_batch() {
 
 #[test]
 fn a_request_to_read_ends_although_writers_are_faster_than_the_reader() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     world.enable(consumer, &config(&["d"]));
     let target = world.target(producer);
     let number = |number: u32| format!("packet {number:05}");

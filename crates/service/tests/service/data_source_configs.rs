@@ -165,10 +165,7 @@ fn a_change_to_a_filter_that_is_no_expression_changes_nothing() {
 
 #[test]
 fn a_config_that_changes_before_the_start_sets_up_and_starts_nothing() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     let mut deferred = TraceConfig {
         deferred_start: Some(true),
         ..config(&["d"])
@@ -181,11 +178,9 @@ fn a_config_that_changes_before_the_start_sets_up_and_starts_nothing() {
         (world.instances(producer).len(), world.count(producer, starts)),
         (1, 0)
     );
-    let now = world.now;
-    world.service.start_deferred(consumer, &now);
-    world.run();
+    world.start(consumer);
     assert_eq!(world.count(producer, starts), 1);
-    world.service.disable_tracing(consumer, &now);
+    world.service.disable_tracing(consumer, &world.now);
     world.lose_producer(producer);
     let late = world.producer("late");
     world.offer(late, "d");
@@ -203,10 +198,7 @@ fn a_machine_is_picked_by_its_name_or_as_the_host() {
         (&["another", "host"], 1),
     ];
     for (names, expected) in machines {
-        let mut world = World::new();
-        let producer = world.producer("p");
-        world.offer(producer, "d");
-        let consumer = world.consumer();
+        let (mut world, producer, consumer) = World::offering();
         let mut filtered = config(&["d"]);
         filtered.data_sources[0].machine_name_filter = names.iter().map(|name| (*name).into()).collect();
         world.enable(consumer, &filtered);
@@ -385,9 +377,7 @@ fn the_config_is_the_same_at_set_up_and_start_and_names_session_and_buffer() {
             ..config(&["d", "e"])
         };
         sessions.push(world.enable(consumer, &input).0);
-        let now = world.now;
-        world.service.free_buffers(consumer, &now);
-        world.run();
+        world.free(consumer);
     }
     let mut instances = std::collections::BTreeSet::new();
     for producer in [a, b] {

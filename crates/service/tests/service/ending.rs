@@ -11,10 +11,7 @@ use crate::world::{World, config, flushes, packet, packets_of, stops, texts};
 
 /// A world with one session, and one producer in it, which has committed a packet.
 fn recording(config: &TraceConfig) -> (World, ProducerId, ConsumerId) {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     world.enable(consumer, config);
     let target = world.target(producer);
     world.commit(producer, 1, target, &[&packet("before")]);
@@ -183,9 +180,7 @@ fn a_flush_after_the_end_fails_if_the_last_one_did() {
     begin_ending(&mut world);
     world.advance(5000);
     assert_eq!(world.consumers[&consumer].disabled, [None]);
-    let now = world.now;
-    world.service.flush(consumer, 1, 0, 0, &now);
-    world.run();
+    world.flush(consumer, 1, 0);
     assert_eq!(world.consumers[&consumer].flushes, [(1, FlushOutcome::Failed)]);
 }
 

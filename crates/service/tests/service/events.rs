@@ -6,7 +6,7 @@ use ferretto_proto::messages::trace_config::{BuiltinDataSource, TriggerConfig};
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::tracing_service_event::EventType;
 use ferretto_proto::messages::{ConcurrentSessionEvent, DataSourceDescriptor, TraceConfig, TracePacket};
-use ferretto_service::{CloneFile, CloneFilter, ClonePurpose, CloneRequest, ConsumerId, Original, limits};
+use ferretto_service::{CloneFile, CloneFilter, ClonePurpose, CloneRequest, Original, limits};
 
 use crate::world::{Disk, World, config, packet, texts};
 
@@ -73,12 +73,6 @@ fn watching(name: &str, sources: &[&str]) -> TraceConfig {
     }
 }
 
-fn disable(world: &mut World, consumer: ConsumerId) {
-    let now = world.now;
-    world.service.disable_tracing(consumer, &now);
-    world.run();
-}
-
 #[test]
 fn the_life_of_a_session_is_recorded_in_its_order() {
     let mut world = World::new();
@@ -98,13 +92,11 @@ fn the_life_of_a_session_is_recorded_in_its_order() {
     let target = world.target(producer);
     world.commit(producer, 1, target, &[&packet("data")]);
     world.advance(1000);
-    let now = world.now;
-    world.service.flush(consumer, 1, 0, 0, &now);
-    world.run();
+    world.flush(consumer, 1, 0);
     world.advance(1000);
     world.acknowledge_flushes(producer);
     world.advance(1000);
-    disable(&mut world, consumer);
+    world.disable(consumer);
     world.advance(1000);
     let packets = world.read(consumer);
     let expected = [
@@ -135,9 +127,7 @@ fn flushes_are_recorded_up_to_a_number_and_other_events_once() {
     world.enable(consumer, &config(&[]));
     for token in 0..100 {
         world.advance(10);
-        let now = world.now;
-        world.service.flush(consumer, token, 0, 0, &now);
-        world.run();
+        world.flush(consumer, token, 0);
     }
     let events = service_events(&world.read(consumer));
     let count = |name| events.iter().filter(|(event, _)| *event == name).count();
@@ -293,12 +283,12 @@ fn sessions_record_the_lives_of_other_sessions() {
     world.advance(10);
     world.enable(b, &watching("b", &[]));
     world.advance(10);
-    disable(&mut world, b);
+    world.disable(b);
     assert_eq!(told(&world.read(b)), [(STATE_STARTED, 1, "a".into())]);
     // The second session has ended, but still exists.
     world.advance(10);
     world.enable(c, &watching("c", &[]));
-    disable(&mut world, c);
+    world.disable(c);
     assert!(told(&world.read(b)).is_empty(), "it has ended");
     let seen = world.read(c);
     assert_eq!(
@@ -307,7 +297,7 @@ fn sessions_record_the_lives_of_other_sessions() {
     );
     let since: Vec<u64> = concurrent_events(&seen).iter().map(|(at, _)| *at).collect();
     assert_eq!(since, [1000, 1020], "since when they are so");
-    disable(&mut world, a);
+    world.disable(a);
     let seen = world.read(a);
     let lives = [(2, "b"), (3, "c")].into_iter().flat_map(|(id, name)| {
         [STATE_CONFIGURED, STATE_STARTED, STATE_DISABLED].map(|state| (state, id, name.to_owned()))
@@ -333,9 +323,7 @@ fn earlier_states_of_other_sessions_are_recorded_in_their_order() {
     world.enable(a, &deferred);
     world.enable(b, &config(&[]));
     world.advance(10);
-    let now = world.now;
-    world.service.start_deferred(a, &now);
-    world.run();
+    world.start(a);
     world.enable(c, &watching("c", &[]));
     let seen = told(&world.read(c));
     assert_eq!(
@@ -352,18 +340,13 @@ fn the_state_of_a_session_that_waits_for_its_data_sources_to_stop_is_reported() 
     use State::{STATE_CONFIGURED, STATE_DISABLED, STATE_DISABLING_WAITING_STOP_ACKS, STATE_STARTED};
     let mut world = World::new();
     let producer = world.producer("p");
-    let descriptor = DataSourceDescriptor {
-        name: Some("d".into()),
-        will_notify_on_stop: Some(true),
-        ..Default::default()
-    };
-    world.register(producer, &descriptor);
+    world.offer_acknowledging_stops(producer, "d");
     let (a, b) = (world.consumer(), world.consumer());
     world.enable(a, &watching("a", &[]));
     // The session has no name, and its own trace says nothing about other sessions.
     world.enable(b, &config(&["d"]));
     world.advance(10);
-    disable(&mut world, b);
+    world.disable(b);
     world.advance(5000);
     let seen = world.read(a);
     let states = [
@@ -390,9 +373,7 @@ fn a_session_that_was_freed_is_no_longer_beside_others_though_its_file_is_being_
         ..config(&[])
     };
     world.enable(a, &streaming);
-    let now = world.now;
-    world.service.free_buffers(a, &now);
-    world.run();
+    world.free(a);
     world.enable(b, &watching("b", &[]));
     assert!(told(&world.read(b)).is_empty());
 }
@@ -432,9 +413,7 @@ fn events_of_other_sessions_are_recorded_up_to_a_number() {
     // Each session adds three events.
     for _ in 0..limits::MAX_CONCURRENT_SESSION_EVENTS / 3 + 10 {
         world.enable(b, &config(&[]));
-        let now = world.now;
-        world.service.free_buffers(b, &now);
-        world.run();
+        world.free(b);
     }
     assert_eq!(told(&world.read(a)).len(), limits::MAX_CONCURRENT_SESSION_EVENTS);
     // There is room again.
@@ -454,9 +433,7 @@ fn names_of_other_sessions_are_kept_up_to_a_size() {
     };
     for _ in 0..limits::MAX_CONCURRENT_SESSION_NAME_BYTES / size {
         world.enable(b, &long);
-        let now = world.now;
-        world.service.free_buffers(b, &now);
-        world.run();
+        world.free(b);
     }
     let seen = told(&world.read(a)).len();
     assert_eq!(seen, limits::MAX_CONCURRENT_SESSION_NAME_BYTES / size);
@@ -484,9 +461,7 @@ fn the_end_of_a_clone_is_reported_like_the_end_of_any_session() {
         file: CloneFile::Passed,
     };
     world.try_clone(c, request.clone()).unwrap();
-    let now = world.now;
-    world.service.free_buffers(c, &now);
-    world.run();
+    world.free(c);
     // A clone that fails has an end as well.
     world.disk = Disk::Full;
     world.try_clone(c, request).unwrap();

@@ -1,8 +1,6 @@
 //! Sessions that stream into a file.
 
-use ferretto_proto::messages::{
-    DataSourceDescriptor, Message, Trace, TraceConfig, trace_config, trace_packet,
-};
+use ferretto_proto::messages::{Message, Trace, TraceConfig, trace_config, trace_packet};
 use ferretto_service::{ConfigInput, Output, OutputFile, ReadCall};
 
 use crate::world::{Disk, World, config, flushes, packet, stops, texts};
@@ -21,10 +19,7 @@ fn parse(file: &[u8]) -> Vec<ferretto_proto::messages::TracePacket> {
 
 #[test]
 fn data_reaches_the_file_at_every_period() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     let session = world.enable(consumer, &into_file(&["d"]));
     let target = world.target(producer);
     world.commit(producer, 1, target, &[&packet("first")]);
@@ -38,10 +33,7 @@ fn data_reaches_the_file_at_every_period() {
 
 #[test]
 fn the_consumer_learns_of_the_end_when_the_file_is_complete() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     let session = world.enable(
         consumer,
         &TraceConfig {
@@ -66,10 +58,7 @@ fn the_consumer_learns_of_the_end_when_the_file_is_complete() {
 
 #[test]
 fn a_file_at_its_limit_ends_the_session_and_holds_whole_packets_only() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     let limit = 6000;
     let session = world.enable(
         consumer,
@@ -101,10 +90,7 @@ fn a_file_at_its_limit_ends_the_session_and_holds_whole_packets_only() {
 #[test]
 fn no_more_than_one_packet_is_taken_in_vain_for_a_file_that_is_full() {
     const PACKETS: usize = 10;
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     let limited = TraceConfig {
         max_file_size_bytes: Some(2000),
         ..into_file(&["d"])
@@ -125,10 +111,7 @@ fn no_more_than_one_packet_is_taken_in_vain_for_a_file_that_is_full() {
 
 #[test]
 fn a_full_disk_ends_the_session_with_a_reason() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, _, consumer) = World::offering();
     world.enable(consumer, &into_file(&["d"]));
     world.disk = Disk::Full;
     world.advance(200);
@@ -141,10 +124,7 @@ fn a_full_disk_ends_the_session_with_a_reason() {
 
 #[test]
 fn a_consumer_that_goes_away_leaves_a_complete_file() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     let session = world.enable(consumer, &into_file(&["d"]));
     let target = world.target(producer);
     world.commit(producer, 1, target, &[&packet("kept")]);
@@ -191,10 +171,7 @@ fn how_producers_are_flushed_follows_the_write_period() {
         ((8000, Some(WRITE_FLUSH_DISABLED), Some(2000)), Some(2000)),
     ];
     for ((write_period, mode, flush_period), expected) in cases {
-        let mut world = World::new();
-        let producer = world.producer("p");
-        world.offer(producer, "d");
-        let consumer = world.consumer();
+        let (mut world, producer, consumer) = World::offering();
         world.enable(
             consumer,
             &TraceConfig {
@@ -224,10 +201,7 @@ fn how_producers_are_flushed_follows_the_write_period() {
 #[test]
 fn up_to_the_usual_period_no_write_waits_for_producers() {
     for (period, waits) in [(4999, false), (5000, false), (5001, true)] {
-        let mut world = World::new();
-        let producer = world.producer("p");
-        world.offer(producer, "d");
-        let consumer = world.consumer();
+        let (mut world, producer, consumer) = World::offering();
         let session = world.enable(
             consumer,
             &TraceConfig {
@@ -276,9 +250,7 @@ fn a_consumer_learns_that_a_part_of_its_file_did_not_reach_the_disk() {
     world.service.file_sync_failed(session, "no such device");
     world.advance(400);
     assert_eq!(world.syncs, 3, "it goes on");
-    let now = world.now;
-    world.service.disable_tracing(consumer, &now);
-    world.run();
+    world.disable(consumer);
     assert_eq!(world.closed_files, [session]);
     let told = &world.consumers[&consumer].disabled;
     assert!(
@@ -296,10 +268,7 @@ fn a_consumer_learns_that_a_part_of_its_file_did_not_reach_the_disk() {
 #[test]
 fn a_file_is_filled_to_the_last_packet_that_keeps_it_below_its_limit() {
     let run = |limit: Option<u64>| {
-        let mut world = World::new();
-        let producer = world.producer("p");
-        world.offer(producer, "d");
-        let consumer = world.consumer();
+        let (mut world, producer, consumer) = World::offering();
         let limited = TraceConfig {
             max_file_size_bytes: limit,
             // The trace would otherwise contain the config, and so the limit itself.
@@ -316,9 +285,7 @@ fn a_file_is_filled_to_the_last_packet_that_keeps_it_below_its_limit() {
             world.commit(producer, 1, target, &[&packet(&n.to_string().repeat(20))]);
         }
         world.advance(200);
-        let now = world.now;
-        world.service.disable_tracing(consumer, &now);
-        world.run();
+        world.disable(consumer);
         assert_eq!(world.consumers[&consumer].disabled, [None], "{limit:?}");
         world.files[&session].clone()
     };
@@ -351,12 +318,7 @@ fn a_file_is_filled_to_the_last_packet_that_keeps_it_below_its_limit() {
 fn data_reaches_the_file_while_data_sources_take_their_time_to_stop() {
     let mut world = World::new();
     let producer = world.producer("p");
-    let descriptor = DataSourceDescriptor {
-        name: Some("d".into()),
-        will_notify_on_stop: Some(true),
-        ..Default::default()
-    };
-    world.register(producer, &descriptor);
+    world.offer_acknowledging_stops(producer, "d");
     let consumer = world.consumer();
     let patient = TraceConfig {
         data_source_stop_timeout_ms: Some(60_000),
@@ -364,9 +326,7 @@ fn data_reaches_the_file_while_data_sources_take_their_time_to_stop() {
     };
     let session = world.enable(consumer, &patient);
     let target = world.target(producer);
-    let now = world.now;
-    world.service.disable_tracing(consumer, &now);
-    world.run();
+    world.disable(consumer);
     // These are far more packets than the buffer of 64 KB holds.
     for n in 0..100 {
         world.commit(
@@ -387,10 +347,7 @@ fn data_reaches_the_file_while_data_sources_take_their_time_to_stop() {
 
 #[test]
 fn packets_that_arrive_while_a_batch_is_being_written_follow_it() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     let session = world.enable(consumer, &into_file(&["d"]));
     let target = world.target(producer);
     let now = world.now;
@@ -476,9 +433,7 @@ fn each_session_of_a_consumer_that_frees_and_begins_anew_ends_on_its_own() {
     let second = begin(&mut world, consumer);
     world.run();
     assert_eq!(world.consumers[&consumer].ended, [first]);
-    let now = world.now;
-    world.service.disable_tracing(consumer, &now);
-    world.run();
+    world.disable(consumer);
     assert_eq!(world.consumers[&consumer].ended, [first, second]);
 }
 
@@ -489,10 +444,7 @@ fn a_write_that_waits_for_a_flush_has_the_flushed_packets() {
         (None, &["asked for"][..]),
         (Some(trace_config::WriteFlushMode::WRITE_FLUSH_DISABLED), &[]),
     ] {
-        let mut world = World::new();
-        let producer = world.producer("p");
-        world.offer(producer, "d");
-        let consumer = world.consumer();
+        let (mut world, producer, consumer) = World::offering();
         let slow = TraceConfig {
             file_write_period_ms: Some(10_000),
             write_flush_mode: mode,
@@ -513,10 +465,7 @@ fn a_write_that_waits_for_a_flush_has_the_flushed_packets() {
 
 #[test]
 fn a_write_that_waits_for_a_flush_in_vain_comes_after_the_timeout() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     let slow = TraceConfig {
         file_write_period_ms: Some(10_000),
         flush_timeout_ms: Some(300),
@@ -533,17 +482,12 @@ fn a_write_that_waits_for_a_flush_in_vain_comes_after_the_timeout() {
 
 #[test]
 fn the_statistics_at_the_end_of_a_file_count_everything_before_them() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     let session = world.enable(consumer, &into_file(&["d"]));
     let target = world.target(producer);
     world.advance(1000);
     world.commit(producer, 1, target, &[&packet("last")]);
-    let now = world.now;
-    world.service.disable_tracing(consumer, &now);
-    world.run();
+    world.disable(consumer);
     let packets = parse(&world.files[&session]);
     let Some(trace_packet::Data::TraceStats(stats)) = &packets.last().unwrap().data else {
         panic!("the last packet is the statistics")

@@ -12,7 +12,7 @@ use std::time::Duration;
 use ferretto_service::ReadCall;
 
 use crate::filter_bytecode::{Rule, bytecode, overlay};
-use crate::world::{World, config, packet, slow_clock, texts};
+use crate::world::{World, config, decoded, packet, slow_clock, texts};
 
 const PACKET: u32 = 1;
 const TRUSTED_UID: u32 = 3;
@@ -72,21 +72,13 @@ fn with_rules(messages: &[&[Rule]], rules: Vec<StringFilterRule>) -> TraceFilter
 
 /// Returns the encoded packets that are read after a producer has written `packets` into a session with this config.
 fn recorded(config: &TraceConfig, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     world.enable(consumer, config);
     let target = world.target(producer);
     for packet in packets {
         world.commit(producer, 1, target, &[packet]);
     }
     world.read_encoded(consumer, 1 << 20)
-}
-
-fn decode(packets: &[Vec<u8>]) -> Vec<TracePacket> {
-    let decode = |bytes: &Vec<u8>| TracePacket::decode_from_slice(bytes).expect("a packet");
-    packets.iter().map(decode).collect()
 }
 
 fn stats(packets: &[TracePacket]) -> Option<&TraceStats> {
@@ -115,8 +107,8 @@ fn producers_packets_and_the_services_own_are_filtered_but_not_the_statistics() 
         plain.len(),
         "what is filtered away is an empty packet"
     );
-    let decoded = decode(&filtered);
-    assert_eq!(texts(&decoded), ["a", "b"]);
+    let packets = decoded(&filtered);
+    assert_eq!(texts(&packets), ["a", "b"]);
     let not_empty: Vec<&Vec<u8>> = filtered.iter().filter(|packet| !packet.is_empty()).collect();
     // Fields that only the service may write pass only if the filter lists them, too.
     assert_eq!(not_empty[..2], [&packet("a"), &packet("b")]);
@@ -125,8 +117,8 @@ fn producers_packets_and_the_services_own_are_filtered_but_not_the_statistics() 
         3,
         "clocks, config and other packets of the service are gone"
     );
-    assert!(stats(&decoded[decoded.len() - 1..]).is_some());
-    assert!(decoded[decoded.len() - 1].optional_trusted_uid.is_some());
+    assert!(stats(&packets[packets.len() - 1..]).is_some());
+    assert!(packets[packets.len() - 1].optional_trusted_uid.is_some());
 }
 
 #[test]
@@ -140,7 +132,7 @@ fn trusted_fields_stay_if_they_are_listed() {
             Rule::Keep(TRUSTED_PID),
         ],
     ]);
-    let packets = decode(&recorded(&filtered(&["d"], listed), &[packet("a")]));
+    let packets = decoded(&recorded(&filtered(&["d"], listed), &[packet("a")]));
     assert!(texts(&packets).is_empty());
     let of_producer: Vec<_> = packets
         .iter()
@@ -160,10 +152,7 @@ fn packets_that_cannot_be_filtered_are_empty_and_counted() {
     // The validator accepts this packet. One of its fields should be a message, and is not.
     let mut bad = ferretto_wire::Writer::new();
     bad.bytes_field(FOR_TESTING, b"\x0a\xff");
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     world.enable(consumer, &filtered(&["d"], keeping(&TEXTS)));
     let target = world.target(producer);
     world.commit(producer, 1, target, &[&packet("a"), bad.as_slice(), &packet("b")]);
@@ -227,10 +216,7 @@ fn sessions_without_a_filter_have_no_statistics_of_one() {
 
 #[test]
 fn a_file_holds_filtered_packets_and_statistics_that_add_up() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     let config = TraceConfig {
         write_into_file: Some(true),
         file_write_period_ms: Some(200),
@@ -245,9 +231,7 @@ fn a_file_holds_filtered_packets_and_statistics_that_add_up() {
             world.advance(200);
         }
     }
-    let now = world.now;
-    world.service.disable_tracing(consumer, &now);
-    world.run();
+    world.disable(consumer);
     world.acknowledge_flushes(producer);
     assert_eq!(world.closed_files, [session]);
     let packets = Trace::decode_from_slice(&world.files[&session])
@@ -274,10 +258,7 @@ fn a_file_holds_filtered_packets_and_statistics_that_add_up() {
 
 #[test]
 fn a_filter_that_lets_nothing_pass_does_not_make_batches_endless() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     let nothing = keeping(&[&[Rule::Nested(PACKET, 1)], &[]]);
     world.enable(consumer, &filtered(&["d"], nothing));
     let target = world.target(producer);
@@ -289,10 +270,7 @@ fn a_filter_that_lets_nothing_pass_does_not_make_batches_endless() {
 
 #[test]
 fn packets_that_cannot_be_filtered_do_not_make_batches_endless() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     let config = filtered(
         &["d"],
         keeping(&[&[Rule::Nested(PACKET, 1)], &[Rule::Nested(FOR_TESTING, 0)]]),
@@ -339,10 +317,7 @@ fn batches_of_any_size_are_filtered() {
     let text = "y".repeat(3000);
     let config = filtered(&["d"], keeping(&TEXTS));
     for budget in [1, 100, 10_000] {
-        let mut world = World::new();
-        let producer = world.producer("p");
-        world.offer(producer, "d");
-        let consumer = world.consumer();
+        let (mut world, producer, consumer) = World::offering();
         world.enable(consumer, &config);
         let target = world.target(producer);
         for writer in 1..4 {
@@ -350,7 +325,7 @@ fn batches_of_any_size_are_filtered() {
         }
         let packets = world.read_encoded(consumer, budget);
         let expected = [&text[..], "z"].repeat(3);
-        assert_eq!(texts(&decode(&packets)), expected, "budget {budget}");
+        assert_eq!(texts(&decoded(&packets)), expected, "budget {budget}");
     }
 }
 
@@ -360,7 +335,7 @@ fn text_is_hidden_by_rules_for_atrace() {
     let rules = vec![rule(ATRACE_MATCH, r"B\|\d+\|pay(lo)ad1(\d*)", "payload1", &[])];
     let config = filtered(&["d"], with_rules(&TEXTS, rules));
     let written: Vec<Vec<u8>> = (0..13).map(|n| packet(&format!("B|1023|payload{n}"))).collect();
-    let read = texts(&decode(&recorded(&config, &written)));
+    let read = texts(&decoded(&recorded(&config, &written)));
     assert_eq!(read[0], "B|1023|payload0");
     assert_eq!(read[1], "B|1023|payP6ad1");
     assert_eq!(read[2], "B|1023|payload2");
@@ -392,7 +367,11 @@ fn rules_choose_text_by_its_semantic_type() {
     ] {
         let messages = [TEXTS[0], TEXTS[1], &[text]];
         let config = filtered(&["d"], with_rules(&messages, rules.clone()));
-        assert_eq!(texts(&decode(&recorded(&config, &written))), expected, "{text:?}");
+        assert_eq!(
+            texts(&decoded(&recorded(&config, &written))),
+            expected,
+            "{text:?}"
+        );
     }
 }
 
@@ -404,7 +383,7 @@ fn an_overlay_gives_text_its_semantic_type() {
     let mut filter = with_rules(&TEXTS, rules);
     let read = |filter: &TraceFilter| {
         let config = filtered(&["d"], filter.clone());
-        texts(&decode(&recorded(&config, &[packet("B|1023|payload1")])))
+        texts(&decoded(&recorded(&config, &[packet("B|1023|payload1")])))
     };
     assert_eq!(read(&filter), ["B|1023|payload1"]);
     filter.bytecode_overlay_v54 = Some(overlay(&[(2, Rule::TextOf(STR, 1))]));
@@ -424,7 +403,7 @@ fn a_name_of_thirty_thousand_characters_is_hidden_like_any_other() {
         page_size_kb: Some(32),
         ..Default::default()
     }];
-    let read = texts(&decode(&recorded(&config, &[packet(&"n".repeat(30_000))])));
+    let read = texts(&decoded(&recorded(&config, &[packet(&"n".repeat(30_000))])));
     assert_eq!(read, ["P60REDACTED".to_owned() + &"-".repeat(30_000 - 11)]);
 }
 
@@ -461,7 +440,7 @@ fn text_that_takes_long_ends_a_batch_and_too_much_of_it_a_packet() {
             .map(|packet| packet.flatten().copied().collect())
             .collect();
         has_more = batch.has_more;
-        batches.push(texts(&decode(&packets)).len());
+        batches.push(texts(&decoded(&packets)).len());
     }
     // The filter removes the whole third packet, and the last batch finds nothing more.
     assert_eq!(batches, [1, 1, 0, 1, 0]);

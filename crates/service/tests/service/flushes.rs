@@ -35,14 +35,9 @@ fn a_flush_succeeds_when_every_producer_has_acknowledged() {
 
 #[test]
 fn a_flush_fails_when_a_producer_is_silent_for_too_long() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, _, consumer) = World::offering();
     world.enable(consumer, &config(&["d"]));
-    let now = world.now;
-    world.service.flush(consumer, 1, 250, 0, &now);
-    world.run();
+    world.flush(consumer, 1, 250);
     world.advance(249);
     assert!(world.consumers[&consumer].flushes.is_empty());
     world.advance(1);
@@ -60,10 +55,7 @@ fn a_flush_waits_as_long_as_the_request_says_else_the_config_else_five_seconds()
         (70, Some(300), 70),
         (8000, Some(300), 8000),
     ] {
-        let mut world = World::new();
-        let producer = world.producer("p");
-        world.offer(producer, "d");
-        let consumer = world.consumer();
+        let (mut world, _, consumer) = World::offering();
         let timed = TraceConfig {
             flush_timeout_ms: config_ms,
             ..config(&["d"])
@@ -83,10 +75,7 @@ fn a_flush_waits_as_long_as_the_request_says_else_the_config_else_five_seconds()
 
 #[test]
 fn the_acknowledgement_of_a_later_flush_counts_for_earlier_ones() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     world.enable(consumer, &config(&["d"]));
     let now = world.now;
     world.service.flush(consumer, 1, 0, 0, &now);
@@ -99,10 +88,7 @@ fn the_acknowledgement_of_a_later_flush_counts_for_earlier_ones() {
 
 #[test]
 fn a_producer_that_dies_holds_up_no_flush() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     world.enable(consumer, &config(&["d"]));
     let now = world.now;
     world.service.flush(consumer, 1, 0, 0, &now);
@@ -113,10 +99,7 @@ fn a_producer_that_dies_holds_up_no_flush() {
 
 #[test]
 fn a_session_that_has_stopped_is_not_flushed_however_well_it_was_before() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     let timed = TraceConfig {
         duration_ms: Some(10),
         ..config(&["d"])
@@ -125,9 +108,7 @@ fn a_session_that_has_stopped_is_not_flushed_however_well_it_was_before() {
     world.advance(10);
     world.acknowledge_flushes(producer);
     assert_eq!(world.consumers[&consumer].disabled, [None]);
-    let now = world.now;
-    world.service.flush(consumer, 1, 0, 0, &now);
-    world.run();
+    world.flush(consumer, 1, 0);
     assert_eq!(world.consumers[&consumer].flushes, [(1, FlushOutcome::Failed)]);
 }
 
@@ -143,19 +124,14 @@ fn a_data_source_that_needs_no_flush_is_not_asked() {
     world.register(producer, &plain);
     let consumer = world.consumer();
     world.enable(consumer, &config(&["d"]));
-    let now = world.now;
-    world.service.flush(consumer, 1, 0, 0, &now);
-    world.run();
+    world.flush(consumer, 1, 0);
     assert_eq!(world.count(producer, flushes), 0);
     assert_eq!(world.consumers[&consumer].flushes, [(1, FlushOutcome::Succeeded)]);
 }
 
 #[test]
 fn flush_period_asks_at_every_multiple() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     world.enable(
         consumer,
         &TraceConfig {
@@ -226,10 +202,7 @@ fn a_failed_last_flush_of_the_consumer_is_recorded_in_the_trace_until_the_next()
 
 #[test]
 fn a_flush_is_answered_even_if_its_session_is_freed_meanwhile() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     world.enable(consumer, &config(&["d"]));
     let now = world.now;
     world.service.flush(consumer, 5, 0, 0, &now);
@@ -245,17 +218,10 @@ fn a_flush_is_answered_even_if_its_session_is_freed_meanwhile() {
 fn a_flush_fails_at_once_in_every_state_but_started() {
     let mut world = World::new();
     let producer = world.producer("p");
-    let descriptor = DataSourceDescriptor {
-        name: Some("d".into()),
-        will_notify_on_stop: Some(true),
-        ..Default::default()
-    };
-    world.register(producer, &descriptor);
+    world.offer_acknowledging_stops(producer, "d");
     let consumer = world.consumer();
     let ask = |world: &mut World, token| {
-        let now = world.now;
-        world.service.flush(consumer, token, 0, 0, &now);
-        world.run();
+        world.flush(consumer, token, 0);
     };
     ask(&mut world, 1);
     let deferred = TraceConfig {
@@ -277,10 +243,7 @@ fn a_flush_fails_at_once_in_every_state_but_started() {
 
 #[test]
 fn flushes_that_are_done_leave_nothing_to_wait_for() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     let quiet = TraceConfig {
         builtin_data_sources: trace_config::BuiltinDataSource {
             snapshot_interval_ms: Some(3_600_000),
@@ -292,9 +255,7 @@ fn flushes_that_are_done_leave_nothing_to_wait_for() {
     world.enable(consumer, &quiet);
     world.advance(20_000);
     let before = world.service.next_deadline();
-    let now = world.now;
-    world.service.flush(consumer, 1, 60_000, 0, &now);
-    world.run();
+    world.flush(consumer, 1, 60_000);
     assert_ne!(world.service.next_deadline(), before);
     world.acknowledge_flushes(producer);
     assert_eq!(world.service.next_deadline(), before);
@@ -341,10 +302,7 @@ fn producers_get_the_initiator_and_the_reason_of_a_flush() {
         ),
     ];
     for (config, flags) in cases {
-        let mut world = World::new();
-        let producer = world.producer("p");
-        world.offer(producer, "d");
-        let consumer = world.consumer();
+        let (mut world, producer, consumer) = World::offering();
         world.enable(consumer, &config);
         world.advance(5000);
         assert_eq!(asked(&world, producer).first(), Some(&(flags, 1)));
@@ -353,10 +311,7 @@ fn producers_get_the_initiator_and_the_reason_of_a_flush() {
 
 #[test]
 fn an_acknowledgement_counts_for_the_flushes_before_it_and_not_for_those_after() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     world.enable(consumer, &config(&["d"]));
     let now = world.now;
     for token in 1..=3 {
@@ -410,9 +365,7 @@ fn only_instances_that_want_it_are_flushed() {
     let consumer = world.consumer();
     world.enable(consumer, &config(&["d", "plain"]));
     world.register(none, &plain);
-    let now = world.now;
-    world.service.flush(consumer, 1, 0, 0, &now);
-    world.run();
+    world.flush(consumer, 1, 0);
     assert_eq!(asked(&world, both), [(0, 1)]);
     assert!(asked(&world, none).is_empty());
     world.acknowledge_flushes(both);
@@ -428,9 +381,7 @@ fn a_flush_of_one_session_asks_no_producer_of_another() {
     let (first, second) = (world.consumer(), world.consumer());
     world.enable(first, &config(&["d"]));
     world.enable(second, &config(&["d", "e"]));
-    let now = world.now;
-    world.service.flush(first, 1, 0, 0, &now);
-    world.run();
+    world.flush(first, 1, 0);
     assert_eq!((asked(&world, a).len(), asked(&world, b).len()), (1, 0));
     world.acknowledge_flushes(b);
     assert!(world.consumers[&first].flushes.is_empty());
@@ -463,9 +414,7 @@ fn a_producer_without_shared_memory_is_flushed_because_only_it_can_scrape() {
         world.register(producer, &descriptor);
         let consumer = world.consumer();
         world.enable(consumer, &config(&["d"]));
-        let now = world.now;
-        world.service.flush(consumer, 1, 0, 0, &now);
-        world.run();
+        world.flush(consumer, 1, 0);
         let asked: Vec<usize> = world.producers[&producer]
             .commands
             .iter()

@@ -20,10 +20,7 @@ fn large(parts: usize) -> Vec<u8> {
 
 /// A world with one producer that writes into a buffer of this size.
 fn world_of(size_kb: u32, change: impl FnOnce(&mut TraceConfig)) -> (World, ProducerId, ConsumerId, u16) {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     let mut config = config(&["d"]);
     config.buffers[0].size_kb = Some(size_kb);
     change(&mut config);

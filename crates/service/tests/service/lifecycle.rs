@@ -47,10 +47,7 @@ fn a_matching_data_source_is_set_up_and_started_at_once() {
 
 #[test]
 fn the_config_reaches_the_producer_byte_for_byte_before_the_fields_of_the_service() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     // The config has a field that this version does not know, and tries to forge the fields that the service sets.
     let mut source = ferretto_wire::Writer::new();
     source.bytes_field(1, b"d");
@@ -87,10 +84,7 @@ fn the_config_reaches_the_producer_byte_for_byte_before_the_fields_of_the_servic
 
 #[test]
 fn deferred_start_waits_for_start_tracing() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     world.enable(
         consumer,
         &ferretto_proto::messages::TraceConfig {
@@ -100,9 +94,7 @@ fn deferred_start_waits_for_start_tracing() {
     );
     assert_eq!(world.instances(producer).len(), 1);
     assert_eq!(world.count(producer, starts), 0);
-    let now = world.now;
-    world.service.start_deferred(consumer, &now);
-    world.run();
+    world.start(consumer);
     assert_eq!(world.count(producer, starts), 1);
 }
 
@@ -205,10 +197,7 @@ fn an_attaching_consumer_learns_that_all_have_started_meanwhile() {
 #[test]
 fn instance_states_are_observed() {
     use observable_events::DataSourceInstanceState as Is;
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, _, consumer) = World::offering();
     let now = world.now;
     world.service.observe_events(
         consumer,
@@ -232,10 +221,7 @@ fn instance_states_are_observed() {
 
 #[test]
 fn a_session_with_a_duration_flushes_stops_and_notifies_its_consumer() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     world.enable(
         consumer,
         &ferretto_proto::messages::TraceConfig {
@@ -270,13 +256,13 @@ fn a_stop_waits_for_acknowledgements_and_no_longer_than_the_timeout() {
                 ..config(&["d"])
             },
         );
-        let now = world.now;
-        world.service.disable_tracing(consumer, &now);
-        world.run();
+        world.disable(consumer);
         assert!(world.consumers[&consumer].disabled.is_empty());
         if acknowledged {
             let instance = world.instances(producer).last().unwrap().0;
-            world.service.data_source_stopped(producer, instance.0, &now);
+            world
+                .service
+                .data_source_stopped(producer, instance.0, &world.now);
             world.run();
         } else {
             world.advance(299);
@@ -286,9 +272,7 @@ fn a_stop_waits_for_acknowledgements_and_no_longer_than_the_timeout() {
         assert_eq!(world.consumers[&consumer].disabled, [None]);
         let told = |line: &String| line.contains("1 data sources did not acknowledge the stop in time");
         assert_eq!(world.log.iter().any(told), !acknowledged, "{:?}", world.log);
-        let now = world.now;
-        world.service.free_buffers(consumer, &now);
-        world.run();
+        world.free(consumer);
     }
 }
 
@@ -349,10 +333,7 @@ fn a_producer_that_dies_ends_its_instances_and_its_committed_packets_stay() {
 
 #[test]
 fn a_consumer_that_goes_away_takes_its_session_with_it() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     world.enable(consumer, &config(&["d"]));
     assert_eq!(world.service.buffer_bytes(), 64 * 1024);
     let now = world.now;
@@ -496,10 +477,7 @@ fn the_descriptors_of_a_producer_are_bounded_in_all() {
 
 #[test]
 fn an_unregistered_data_source_ends_in_running_sessions() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     world.enable(consumer, &config(&["d"]));
     let now = world.now;
     world.service.unregister_data_source(producer, "d", &now);
@@ -541,21 +519,14 @@ fn an_instance_that_ends_with_its_producer_is_observed_to_stop_once() {
 fn a_session_that_ends_before_it_started_takes_its_instances_back() {
     let mut world = World::new();
     let producer = world.producer("p");
-    let descriptor = DataSourceDescriptor {
-        name: Some("d".into()),
-        will_notify_on_stop: Some(true),
-        ..Default::default()
-    };
-    world.register(producer, &descriptor);
+    world.offer_acknowledging_stops(producer, "d");
     let consumer = world.consumer();
     let deferred = TraceConfig {
         deferred_start: Some(true),
         ..config(&["d"])
     };
     world.enable(consumer, &deferred);
-    let now = world.now;
-    world.service.disable_tracing(consumer, &now);
-    world.run();
+    world.disable(consumer);
     assert_eq!(
         (world.count(producer, starts), world.count(producer, stops)),
         (0, 1)
@@ -597,12 +568,7 @@ fn a_changed_filter_sets_up_each_data_source_of_a_producer_once() {
 fn a_consumer_that_attaches_after_the_end_of_a_session_learns_of_it() {
     let mut world = World::new();
     let producer = world.producer("p");
-    let descriptor = DataSourceDescriptor {
-        name: Some("d".into()),
-        will_notify_on_stop: Some(true),
-        ..Default::default()
-    };
-    world.register(producer, &descriptor);
+    world.offer_acknowledging_stops(producer, "d");
     let (first, second) = (world.consumer(), world.consumer());
     let session = world.enable(first, &config(&["d"]));
     let now = world.now;
@@ -621,10 +587,7 @@ fn a_consumer_that_attaches_after_the_end_of_a_session_learns_of_it() {
 
 #[test]
 fn outputs_for_a_client_that_went_away_are_taken_back() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     world.enable(consumer, &config(&["d"]));
     let now = world.now;
     world.service.flush(consumer, 1, 0, 0, &now);
@@ -648,9 +611,7 @@ fn nothing_is_due_any_more_when_the_last_session_is_gone() {
     for _ in 0..3 {
         world.enable(consumer, &busy);
         assert!(world.service.next_deadline().is_some());
-        let now = world.now;
-        world.service.free_buffers(consumer, &now);
-        world.run();
+        world.free(consumer);
     }
     assert_eq!(world.service.next_deadline(), None);
 }

@@ -191,16 +191,12 @@ fn so_many_flushes_are_under_way_at_once() {
     world.enable(consumer, &config(&["d"]));
     let most = limits::MAX_PENDING_FLUSHES as u64;
     for token in 0..=most {
-        let now = world.now;
-        world.service.flush(consumer, token, 0, 0, &now);
-        world.run();
+        world.flush(consumer, token, 0);
     }
     // Like upstream's, the check lets one more in.
     assert_eq!(world.count(producer, flushes) as u64, most + 1);
     assert!(world.consumers[&consumer].flushes.is_empty());
-    let now = world.now;
-    world.service.flush(consumer, 9999, 0, 0, &now);
-    world.run();
+    world.flush(consumer, 9999, 0);
     assert_eq!(world.consumers[&consumer].flushes, [(9999, FlushOutcome::Failed)]);
     assert_eq!(world.count(producer, flushes) as u64, most + 1);
     world.acknowledge_flushes(producer);
@@ -335,10 +331,7 @@ fn files_are_written_no_more_often_than_the_shortest_period() {
 #[test]
 fn the_patches_of_a_chunk_in_one_request_are_limited() {
     let discarded = |count: usize| {
-        let mut world = World::new();
-        let producer = world.producer("p");
-        world.offer(producer, "d");
-        let consumer = world.consumer();
+        let (mut world, producer, consumer) = World::offering();
         world.enable(consumer, &config(&["d"]));
         let target = world.target(producer);
         let request = CommitDataRequest {
@@ -420,9 +413,7 @@ fn clones_that_still_write_into_their_files_keep_no_session_from_recording() {
             file: CloneFile::Passed,
         };
         world.try_clone(cloner, request).unwrap();
-        let now = world.now;
-        world.service.free_buffers(cloner, &now);
-        world.run();
+        world.free(cloner);
     }
     let another = world.consumer();
     world.enable(another, &config(&[]));
@@ -431,10 +422,7 @@ fn clones_that_still_write_into_their_files_keep_no_session_from_recording() {
 /// Only the size of its buffer limits a packet: it has as many fragments as it needs.
 #[test]
 fn a_packet_may_be_larger_than_any_message() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     let mut large = config(&["d"]);
     large.buffers[0].size_kb = Some(1024);
     large.producers = vec![trace_config::ProducerConfig {

@@ -26,6 +26,7 @@ mod limits;
 mod machines;
 mod protovms;
 mod queries;
+mod random;
 mod refusals;
 mod scraping;
 mod service_packets;

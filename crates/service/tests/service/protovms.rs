@@ -603,15 +603,13 @@ fn packets_that_one_request_overwrites_are_merged_within_bounds_and_later_ones_b
     for _ in 0..FILL {
         write(&mut world, producer, "early");
     }
-    let now = world.now;
-    world.service.flush(consumer, 1, 5000, 0, &now);
-    world.run();
+    world.flush(consumer, 1, 5000);
     let mut request = CommitDataRequest::default();
     for _ in 0..AT_ONCE {
         let one = world.write(producer, 1, target, &[&patch("early")]);
         request.chunks_to_move.extend(one.chunks_to_move);
     }
-    world.service.commit(producer, &request, &now);
+    world.service.commit(producer, &request, &world.now);
     let _ = world.write(producer, 1, target, &[&patch("scraped")]);
     world.advance(5000);
     let packets = world.read(consumer);

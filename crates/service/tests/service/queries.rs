@@ -59,10 +59,7 @@ fn a_session_is_described_by_its_config_and_its_state() {
 
 #[test]
 fn a_session_reports_how_much_of_its_buffers_was_written() {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     world.enable(consumer, &config(&["d"]));
     world.advance(100);
     let target = world.target(producer);
@@ -90,12 +87,7 @@ fn a_session_reports_how_much_of_its_buffers_was_written() {
 fn a_session_reports_each_of_its_states() {
     let mut world = World::new();
     let producer = world.producer("p");
-    let descriptor = DataSourceDescriptor {
-        name: Some("d".into()),
-        will_notify_on_stop: Some(true),
-        ..Default::default()
-    };
-    world.register(producer, &descriptor);
+    world.offer_acknowledging_stops(producer, "d");
     let consumer = world.consumer();
     let deferred = TraceConfig {
         deferred_start: Some(true),

@@ -20,15 +20,9 @@ pub(crate) fn scraped() -> (World, ProducerId, ConsumerId) {
     (world, producer, consumer)
 }
 
-fn flush(world: &mut World, consumer: ConsumerId, timeout_ms: u32) {
-    let now = world.now;
-    world.service.flush(consumer, 0, timeout_ms, 0, &now);
-    world.run();
-}
-
 /// Flushes, and then reads the buffers.
 fn flush_and_read(world: &mut World, producer: ProducerId, consumer: ConsumerId) -> Vec<String> {
-    flush(world, consumer, 0);
+    world.flush(consumer, 0, 0);
     world.acknowledge_flushes(producer);
     texts(&world.read(consumer))
 }
@@ -63,7 +57,7 @@ fn a_flush_scrapes_uncommitted_chunks_whether_or_not_it_succeeds() {
     let end: usize = ["1", "2", "3"].iter().map(|text| framed(text).len()).sum();
     chunk.write(end, &[framed("4"), framed("5")].concat());
     chunk.publish(5);
-    flush(&mut world, consumer, 100);
+    world.flush(consumer, 0, 100);
     world.advance(100);
     assert_eq!(
         world.consumers[&consumer].flushes.last(),
@@ -151,9 +145,7 @@ fn leftovers_of_a_lost_producer_go_to_an_ended_session_if_the_producer_may_be_sc
         let target = world.target(producer);
         world.service.register_trace_writer(producer, 1, target.into());
         let (chunk, ..) = world.write_open(producer, 1, &[&packet("1"), &packet("2")]);
-        let now = world.now;
-        world.service.disable_tracing(over, &now);
-        world.run();
+        world.disable(over);
         chunk.complete();
         world.lose_producer(producer);
         assert_eq!(texts(&world.read(over)), expected);
@@ -235,9 +227,7 @@ fn leftovers_of_an_unscraped_producer_go_only_into_sessions_that_record() {
         let target = world.target(producer);
         world.service.register_trace_writer(producer, 1, target.into());
         let _ = world.write(producer, 1, target, &[&packet("left")]);
-        let now = world.now;
-        world.service.disable_tracing(consumer, &now);
-        world.run();
+        world.disable(consumer);
         world.lose_producer(producer);
         let expected: &[&str] = if stops_at_once { &[] } else { &["left"] };
         assert_eq!(
@@ -346,9 +336,7 @@ fn leftovers_of_unregistered_writers_go_to_the_only_possible_buffer() {
         world.offer(producer, "d");
         let (over, consumer) = (world.consumer(), world.consumer());
         world.enable(over, &config(&["d"]));
-        let now = world.now;
-        world.service.disable_tracing(over, &now);
-        world.run();
+        world.disable(over);
         world.enable(consumer, &config(&["d", "d"]));
         let _ = world.write(producer, 1, 0, &[&packet("complete")]);
         let _open = world.write_open(producer, 1, &[&packet("finished"), &packet("unfinished")]);
@@ -376,9 +364,7 @@ fn leftovers_of_unregistered_writers_count_as_lost_for_all_possible_buffers() {
             world.enable(consumer, &config(&["d"]));
         }
         world.enable(of_other, &config(&["e"]));
-        let now = world.now;
-        world.service.disable_tracing(over, &now);
-        world.run();
+        world.disable(over);
         let target = world.target(producer);
         world.service.register_trace_writer(producer, 2, target.into());
         let _ = world.write(producer, 1, 0, &[&packet("complete")]);
@@ -678,7 +664,7 @@ fn a_flush_without_acknowledging_producers_scrapes_again() {
     let target = world.target(other);
     world.service.register_trace_writer(other, 1, target.into());
     let _ = world.write(other, 1, target, &[&packet("left")]);
-    flush(&mut world, consumer, 0);
+    world.flush(consumer, 0, 0);
     assert_eq!(texts(&world.read(consumer)), ["left"]);
 }
 
@@ -686,8 +672,8 @@ fn a_flush_without_acknowledging_producers_scrapes_again() {
 fn flushes_that_time_out_one_after_the_other_each_scrape() {
     let (mut world, producer, consumer) = scraped();
     let target = world.target(producer);
-    flush(&mut world, consumer, 100);
-    flush(&mut world, consumer, 200);
+    world.flush(consumer, 0, 100);
+    world.flush(consumer, 0, 200);
     world.advance(100);
     assert_eq!(texts(&world.read(consumer)), [""; 0]);
     let _ = world.write(producer, 1, target, &[&packet("later")]);

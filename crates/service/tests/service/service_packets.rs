@@ -40,10 +40,7 @@ fn stats(packets: &[TracePacket]) -> Vec<&TraceStats> {
 
 /// A world with one session, and one producer in it that acknowledges nothing.
 fn recording(config: &TraceConfig) -> (World, ProducerId, ConsumerId) {
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     world.enable(consumer, config);
     (world, producer, consumer)
 }
@@ -273,9 +270,7 @@ fn markers_and_statistics_come_at_every_interval_and_with_the_first_read() {
     assert_eq!(written(99), (0, 0));
     assert_eq!(written(1), (1, 1));
     assert_eq!(written(1000), (1, 1), "what was missed is made good once");
-    let now = world.now;
-    world.service.disable_tracing(consumer, &now);
-    world.run();
+    world.disable(consumer);
     world.advance(1000);
     assert!(stats(&world.read(consumer)).is_empty(), "it has ended");
 }
@@ -290,10 +285,7 @@ fn a_trace_can_be_cut_after_each_marker() {
         ..Default::default()
     }
     .into();
-    let mut world = World::new();
-    let producer = world.producer("p");
-    world.offer(producer, "d");
-    let consumer = world.consumer();
+    let (mut world, producer, consumer) = World::offering();
     let session = world.enable(consumer, &streaming);
     let target = world.target(producer);
     for n in 1..=100 {
@@ -304,9 +296,7 @@ fn a_trace_can_be_cut_after_each_marker() {
             world.advance(100);
         }
     }
-    let now = world.now;
-    world.service.disable_tracing(consumer, &now);
-    world.run();
+    world.disable(consumer);
     const MARKER: [u8; 16] = [
         0x82, 0x47, 0x7a, 0x76, 0xb2, 0x8d, 0x42, 0xba, 0x81, 0xdc, 0x33, 0x32, 0x6d, 0x57, 0xa0, 0x79,
     ];

@@ -142,9 +142,7 @@ fn a_detached_session_records_on_and_is_whole_for_a_consumer_that_attaches() {
     let next = world.consumer();
     let sent: Arc<[u8]> = config(&["d"]).encode_to_vec().into();
     assert_eq!(world.service.attach(next, "key").unwrap(), sent);
-    let now = world.now;
-    world.service.disable_tracing(next, &now);
-    world.run();
+    world.disable(next);
     assert_eq!(world.consumers[&next].disabled, [None]);
     assert_eq!(texts(&world.read(next)), ["attached", "detached"]);
     // Now the session belongs to this consumer as it did to the first.
@@ -226,9 +224,7 @@ fn a_session_that_was_stopped_before_it_was_detached_is_freed_at_the_end_of_its_
             ..config(&[])
         };
         world.enable(consumer, &timed);
-        let now = world.now;
-        world.service.disable_tracing(consumer, &now);
-        world.run();
+        world.disable(consumer);
         world.service.detach(consumer, "key").unwrap();
         world.advance(999);
         if attached_again {
@@ -310,9 +306,7 @@ fn sessions_that_ended_make_room_for_others() {
     };
     for _ in 0..3 * 65536 / 128 {
         world.enable(consumer, &many);
-        let now = world.now;
-        world.service.free_buffers(consumer, &now);
-        world.run();
+        world.free(consumer);
     }
 }
 

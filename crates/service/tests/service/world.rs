@@ -1,22 +1,26 @@
 //! A service with producers and consumers around it, without sockets, clocks or threads.
 
+mod chunks;
+mod disk;
+mod packets;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ferretto_proto::messages::{
-    CommitDataRequest, DataSourceConfig, DataSourceDescriptor, Message, TraceConfig, TracePacket,
-    TracingServiceState, commit_data_request, observable_events, trace_config,
+    DataSourceConfig, DataSourceDescriptor, Message, TraceConfig, TracePacket, TracingServiceState,
+    observable_events, trace_config,
 };
-use ferretto_service::compression::{Compressor, FileCompression, Fit, expand};
+use ferretto_service::compression::Fit;
 use ferretto_service::{
-    CloneRequest, Cloned, ConfigInput, ConsumerId, Credentials, DataSourceInstanceId, FlushOutcome,
-    FlushRequestId, Identity, Introduction, Now, Output, OutputFile, PriorityBoost, ProducerCommand,
-    ProducerId, ReadCall, Scraping, Service, SessionId, SmbOrigin, StateScope,
+    CloneRequest, Cloned, ConfigInput, ConsumerId, Credentials, DataSourceInstanceId, FlushOutcome, Identity,
+    Introduction, Now, Output, OutputFile, PriorityBoost, ProducerCommand, ProducerId, ReadCall, Scraping,
+    Service, SessionId, SmbOrigin, StateScope,
 };
-use ferretto_smb::{
-    ChunkId, FirstPacket, NewChunk, PageLayout, PageSize, ProducerSmb, ServiceSmb, SharedMemory, WriteChunk,
-    WriterId,
-};
+use ferretto_smb::{PageSize, ProducerSmb, ServiceSmb, SharedMemory};
+
+pub(crate) use disk::Disk;
+pub(crate) use packets::{decoded, expanded, packet, packets_of, texts};
 
 /// The test's view of a producer.
 #[derive(Default)]
@@ -43,18 +47,6 @@ pub(crate) struct FakeConsumer {
     pub(crate) clones: Vec<(SessionId, Result<Cloned, String>)>,
     /// Whether it disconnected: then the service must not name it.
     gone: bool,
-}
-
-/// How the disk behaves.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Disk {
-    /// It writes at once.
-    #[default]
-    Fast,
-    /// It accepts data at once, and writes when [`World::disk_catches_up`] is called.
-    Slow,
-    /// It refuses to write.
-    Full,
 }
 
 pub(crate) struct World {
@@ -114,6 +106,15 @@ impl World {
         }
     }
 
+    /// A world with a producer `p`, which offers the data source `d`, and a consumer.
+    pub(crate) fn offering() -> (World, ProducerId, ConsumerId) {
+        let mut world = World::new();
+        let producer = world.producer("p");
+        world.offer(producer, "d");
+        let consumer = world.consumer();
+        (world, producer, consumer)
+    }
+
     pub(crate) fn producer(&mut self, name: &str) -> ProducerId {
         self.producer_with(name, Scraping::Disabled)
     }
@@ -157,6 +158,18 @@ impl World {
         );
     }
 
+    /// Registers a data source that acknowledges stops only.
+    pub(crate) fn offer_acknowledging_stops(&mut self, producer: ProducerId, name: &str) {
+        self.register(
+            producer,
+            &DataSourceDescriptor {
+                name: Some(name.into()),
+                will_notify_on_stop: Some(true),
+                ..Default::default()
+            },
+        );
+    }
+
     pub(crate) fn consumer(&mut self) -> ConsumerId {
         self.consumer_of(1000)
     }
@@ -191,6 +204,30 @@ impl World {
 
     pub(crate) fn enable(&mut self, consumer: ConsumerId, config: &TraceConfig) -> SessionId {
         self.try_enable(consumer, config).expect("a good config")
+    }
+
+    /// Starts the consumer's session, whose config defers that.
+    pub(crate) fn start(&mut self, consumer: ConsumerId) {
+        self.service.start_deferred(consumer, &self.now);
+        self.run();
+    }
+
+    /// Has the consumer ask for a flush without flags.
+    pub(crate) fn flush(&mut self, consumer: ConsumerId, token: u64, timeout_ms: u32) {
+        self.service.flush(consumer, token, timeout_ms, 0, &self.now);
+        self.run();
+    }
+
+    /// Has the consumer stop its session.
+    pub(crate) fn disable(&mut self, consumer: ConsumerId) {
+        self.service.disable_tracing(consumer, &self.now);
+        self.run();
+    }
+
+    /// Has the consumer free its session's buffers.
+    pub(crate) fn free(&mut self, consumer: ConsumerId) {
+        self.service.free_buffers(consumer, &self.now);
+        self.run();
     }
 
     /// Has the consumer ask for a clone. Returns its id if there will be one once producers have flushed.
@@ -332,52 +369,6 @@ impl World {
         producer.commands.push(command);
     }
 
-    fn write_file(&mut self, session: SessionId) {
-        let Some(batch) = self.service.read_for_file(session, 4096, &self.now) else {
-            return;
-        };
-        let mut packets = batch.slices().collect::<Vec<_>>().concat();
-        let mut fit = Fit::Whole;
-        if let Some(FileCompression { codec, room }) = batch.compression {
-            let mut compressed = Vec::new();
-            let mut compressor = Compressor::new(codec).expect("memory");
-            let compresses = compressor.compress_into(&mut compressed, &packets, room);
-            fit = compresses.expect("memory");
-            packets = compressed;
-        }
-        let written = packets.len() as u64;
-        if self.disk != Disk::Full {
-            self.files.get_mut(&session).expect("open").extend(packets);
-        }
-        match self.disk {
-            Disk::Fast => self.written(session, written, fit),
-            Disk::Slow => self.being_written.push((session, written, fit)),
-            Disk::Full => {
-                let error = "no space left on device".to_owned();
-                self.service.file_written(session, Err(error), &self.now);
-            }
-        }
-    }
-
-    fn written(&mut self, session: SessionId, bytes: u64, fit: Fit) {
-        match fit {
-            Fit::Whole => self.service.file_written(session, Ok(bytes), &self.now),
-            Fit::Cut => self.service.file_full(session, bytes, &self.now),
-        }
-    }
-
-    /// Has a slow disk finish all its jobs.
-    pub(crate) fn disk_catches_up(&mut self) {
-        self.finish_writes();
-        for clone in std::mem::take(&mut self.being_copied) {
-            self.service.file_copied(clone, Ok(()), &self.now);
-        }
-        for session in std::mem::take(&mut self.being_closed) {
-            self.service.file_closed(session, Ok(()), &self.now);
-        }
-        self.run();
-    }
-
     /// Has the producer activate triggers. Triggers with a `skip_probability` of 0 are never skipped.
     pub(crate) fn activate(&mut self, producer: ProducerId, triggers: &[&str]) {
         self.activate_with(producer, triggers, 0);
@@ -387,14 +378,6 @@ impl World {
     pub(crate) fn activate_with(&mut self, producer: ProducerId, triggers: &[&str], random: u64) {
         self.service
             .activate_triggers(producer, triggers, random, &self.now);
-        self.run();
-    }
-
-    /// Has a slow disk finish its writes. It closes nothing.
-    pub(crate) fn finish_writes(&mut self) {
-        for (session, written, fit) in std::mem::take(&mut self.being_written) {
-            self.written(session, written, fit);
-        }
         self.run();
     }
 
@@ -443,144 +426,6 @@ impl World {
         self.now.monotonic += ns;
         self.now.boot += ns;
         self.now.realtime += ns;
-    }
-
-    /// Has the producer write packets into one new chunk, and commit it.
-    pub(crate) fn commit(&mut self, producer: ProducerId, writer: u16, target: u16, packets: &[&[u8]]) {
-        let request = self.write(producer, writer, target, packets);
-        self.service.commit(producer, &request, &self.now);
-        self.run();
-    }
-
-    /// Has the producer write packets into one new chunk, and complete it without a commit.
-    pub(crate) fn write(
-        &mut self,
-        producer: ProducerId,
-        writer: u16,
-        target: u16,
-        packets: &[&[u8]],
-    ) -> CommitDataRequest {
-        let (chunk, page, index) = self.write_open(producer, writer, packets);
-        chunk.complete();
-        CommitDataRequest {
-            chunks_to_move: vec![commit_data_request::ChunksToMove {
-                page: Some(page as u32),
-                chunk: Some(index as u32),
-                target_buffer: Some(target.into()),
-                ..Default::default()
-            }],
-            ..Default::default()
-        }
-    }
-
-    /// Has the producer commit one packet in several chunks, each with one fragment of at most this size. The chunks are in the
-    /// request itself.
-    pub(crate) fn commit_in_fragments(
-        &mut self,
-        producer: ProducerId,
-        writer: u16,
-        target: u16,
-        packet: &[u8],
-        size: usize,
-    ) {
-        const CONTINUES_BEFORE: u8 = 1;
-        const CONTINUES_AFTER: u8 = 2;
-        let fragments: Vec<&[u8]> = packet.chunks(size).collect();
-        for (index, fragment) in fragments.iter().enumerate() {
-            let mut flags = 0;
-            if index > 0 {
-                flags |= CONTINUES_BEFORE;
-            }
-            if index + 1 < fragments.len() {
-                flags |= CONTINUES_AFTER;
-            }
-            let mut chunk = ferretto_wire::Writer::new();
-            chunk.raw(&(index as u32).to_le_bytes());
-            chunk.raw(&writer.to_le_bytes());
-            chunk.raw(&(1 | u16::from(flags) << 10).to_le_bytes());
-            chunk.varint(fragment.len() as u64);
-            chunk.raw(fragment);
-            let request = CommitDataRequest {
-                chunks_to_move: vec![commit_data_request::ChunksToMove {
-                    target_buffer: Some(target.into()),
-                    data: Some(chunk.as_slice().to_vec()),
-                    ..Default::default()
-                }],
-                ..Default::default()
-            };
-            self.service.commit(producer, &request, &self.now);
-            self.run();
-        }
-    }
-
-    /// Has the producer write packets into a new chunk, and keep it.
-    pub(crate) fn write_open(
-        &mut self,
-        producer: ProducerId,
-        writer: u16,
-        packets: &[&[u8]],
-    ) -> (WriteChunk, usize, usize) {
-        let (mut chunk, _) = self
-            .try_take_chunk(producer, writer, FirstPacket::Whole)
-            .expect("a free chunk");
-        let mut offset = 0;
-        for packet in packets {
-            let mut framed = ferretto_wire::Writer::new();
-            framed.varint(packet.len() as u64);
-            framed.raw(packet);
-            chunk.write(offset, framed.as_slice());
-            offset += framed.len();
-        }
-        chunk.publish(packets.len() as u16);
-        let (page, index) = (chunk.page(), chunk.index());
-        (chunk, page, index)
-    }
-
-    /// The next chunk of a writer, unless the producer has no shared memory or no chunk in it is free.
-    pub(crate) fn try_take_chunk(
-        &mut self,
-        producer: ProducerId,
-        writer: u16,
-        first: FirstPacket,
-    ) -> Option<(WriteChunk, ChunkId)> {
-        let producer = self.producers.get_mut(&producer).expect("known");
-        let smb = producer.smb.as_ref()?;
-        let next = producer.next_chunk.entry(writer).or_default();
-        let chunk = ChunkId(*next);
-        let new = NewChunk {
-            writer: WriterId(writer),
-            chunk,
-            first,
-        };
-        let taken = smb.take_chunk(PageLayout::Div1, new)?;
-        *next += 1;
-        Some((taken, chunk))
-    }
-
-    /// Takes this chunk.
-    pub(crate) fn take_chunk(&mut self, producer: ProducerId, new: NewChunk) -> WriteChunk {
-        let smb = self.producers[&producer].smb.as_ref().expect("it has memory");
-        smb.take_chunk(PageLayout::Div1, new).expect("a free chunk")
-    }
-
-    /// Acknowledges every flush that the producer was asked for.
-    pub(crate) fn acknowledge_flushes(&mut self, producer: ProducerId) {
-        let requests: Vec<FlushRequestId> = self.producers[&producer]
-            .commands
-            .iter()
-            .filter_map(|command| match command {
-                ProducerCommand::Flush { request, .. } => Some(*request),
-                _ => None,
-            })
-            .collect();
-        if let Some(last) = requests.last() {
-            let request = CommitDataRequest {
-                flush_request_id: Some(last.0),
-                ..Default::default()
-            };
-            self.service.commit(producer, &request, &self.now);
-            self.run();
-        }
     }
 
     /// Reads all packets that can be read now.
@@ -655,11 +500,6 @@ impl World {
     }
 }
 
-pub(crate) fn decoded(packets: &[Vec<u8>]) -> Vec<TracePacket> {
-    let decode = |bytes: &Vec<u8>| TracePacket::decode_from_slice(bytes).expect("a packet");
-    packets.iter().map(decode).collect()
-}
-
 /// A clock of processor time that advances by 60 ms with each call. Each test has its own.
 pub(crate) fn slow_clock() -> u64 {
     use std::cell::Cell;
@@ -700,48 +540,4 @@ pub(crate) fn config(sources: &[&str]) -> TraceConfig {
             .collect(),
         ..Default::default()
     }
-}
-
-/// A packet with this text, as producers write it.
-pub(crate) fn packet(text: &str) -> Vec<u8> {
-    /// `TracePacket.for_testing` with its `str`.
-    const FOR_TESTING: u32 = 900;
-    let mut packet = ferretto_wire::Writer::new();
-    packet.nested(FOR_TESTING, |event| event.bytes_field(1, text.as_bytes()));
-    packet.as_slice().to_vec()
-}
-
-/// The texts of the packets made by [`packet`], in order.
-pub(crate) fn texts(packets: &[TracePacket]) -> Vec<String> {
-    let text = |packet: &TracePacket| {
-        let bytes = packet.encode_to_vec();
-        let field = |message: &[u8], number| {
-            ferretto_wire::Reader::new(message)
-                .flatten()
-                .find(|field| field.number == number)
-                .and_then(|field| field.value.as_bytes().map(<[u8]>::to_vec))
-        };
-        field(&bytes, 900)
-            .and_then(|event| field(&event, 1))
-            .map(|text| String::from_utf8(text).expect("text"))
-    };
-    packets.iter().filter_map(text).collect()
-}
-
-/// The packets, where each compressed packet is replaced by its contents.
-pub(crate) fn expanded(packets: impl IntoIterator<Item = Vec<u8>>) -> Vec<Vec<u8>> {
-    let inside = |packet: Vec<u8>| match expand(&packet, 1 << 30).expect("well compressed") {
-        Some(trace) => packets_of(&trace),
-        None => vec![packet],
-    };
-    packets.into_iter().flat_map(inside).collect()
-}
-
-/// The packets of a trace file.
-pub(crate) fn packets_of(trace: &[u8]) -> Vec<Vec<u8>> {
-    let packet = |field: Result<ferretto_wire::Field<'_>, _>| {
-        let packet = field.expect("a trace").value;
-        packet.as_bytes().expect("a packet").to_vec()
-    };
-    ferretto_wire::Reader::new(trace).map(packet).collect()
 }

@@ -15,6 +15,7 @@ use ferretto_proto::messages::{VmCursorEnum, VmInstruction, VmOpMerge, VmOpRegLo
 use ferretto_wire::Writer;
 
 use super::*;
+use crate::split_mix;
 
 const MEMORY: u64 = 1 << 20;
 
@@ -205,15 +206,11 @@ impl Machine {
     }
 }
 
-/// SplitMix64: reproducible, and good enough to choose programs.
+/// Numbers from a seed.
 struct Random(u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
+        split_mix::next(&mut self.0)
     }
 }

@@ -60,9 +60,7 @@ fn a_clone_of_a_streaming_session_is_a_file_with_everything() {
     assert_eq!(rest.len(), 1);
 
     scene.write(&["later"]);
-    let now = scene.world.now;
-    scene.world.service.disable_tracing(scene.owner, &now);
-    scene.world.run();
+    scene.world.disable(scene.owner);
     assert_eq!(
         texts_of_file(&scene.world.files[&scene.session]),
         ["in the file", "in the buffer", "later"]
@@ -164,9 +162,7 @@ fn a_disk_that_takes_no_copy_fails_the_clone_only() {
     let state = scene.world.state(scene.owner, StateScope::Sessions);
     assert_eq!(state.num_sessions, Some(1));
     scene.world.disk = Disk::Fast;
-    let now = scene.world.now;
-    scene.world.service.disable_tracing(scene.owner, &now);
-    scene.world.run();
+    scene.world.disable(scene.owner);
     assert_eq!(texts_of_file(&scene.world.files[&scene.session]), ["one"]);
 }
 

@@ -11,8 +11,8 @@ use ferretto_service::{
 };
 use ferretto_smb::{ChunkFlags, ChunkId, DROPPED_PACKET_SIZE, FirstPacket, WriteChunk};
 
-use super::random::Random;
 use super::{HONEST, HOSTILE, Simulation};
+use crate::random::Random;
 use crate::world::packet;
 
 #[derive(Default)]

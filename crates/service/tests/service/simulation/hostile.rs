@@ -4,7 +4,7 @@ use ferretto_proto::messages::{CommitDataRequest, DataSourceDescriptor, Message,
 use ferretto_service::ProducerId;
 
 use super::Simulation;
-use super::random::Random;
+use crate::random::Random;
 
 impl Simulation {
     pub(super) fn hostile_step(&mut self) {

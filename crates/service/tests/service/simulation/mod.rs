@@ -25,17 +25,16 @@ mod consumers;
 mod honest;
 mod hostile;
 mod machines;
-mod random;
 mod triggers;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use ferretto_service::{ConsumerId, MachineId, ProducerId, RelayId, Scraping, SessionId, StateScope, limits};
 
+use crate::random::Random;
 use crate::world::{Disk, World};
 use checks::Told;
 use honest::{Account, Honest};
-use random::Random;
 
 const SEEDS: u64 = 100;
 const STEPS: u64 = 1000;
@@ -218,7 +217,7 @@ struct SayWhich(u64);
 impl Drop for SayWhich {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("failed with FERRETTO_SERVICE_SEED={}", self.0);
+            println!("failed with FERRETTO_SERVICE_SEED={}", self.0);
         }
     }
 }

@@ -6,7 +6,7 @@ use ferretto_proto::messages::trace_config::trigger_config::{Trigger, TriggerMod
 use ferretto_service::ProducerId;
 
 use super::Simulation;
-use super::random::Random;
+use crate::random::Random;
 
 /// Makes this config wait for triggers. The service refuses some of them.
 pub(super) fn wait_for_triggers(config: &mut TraceConfig, random: &mut Random) {

@@ -165,9 +165,7 @@ fn the_clocks_of_the_start_come_before_those_of_any_trigger() {
     world.enable(consumer, &deferred);
     world.activate(producer, &["t"]);
     world.advance(100);
-    let now = world.now;
-    world.service.start_deferred(consumer, &now);
-    world.run();
+    world.start(consumer);
     let packets = world.read(consumer);
     let clocks = packets.iter().filter_map(|packet| match &packet.data {
         Some(trace_packet::Data::ClockSnapshot(snapshot)) => Some(&snapshot.clocks),
@@ -178,5 +176,5 @@ fn the_clocks_of_the_start_come_before_those_of_any_trigger() {
         .filter_map(|clock| clock.timestamp)
         .filter(|at| *at > 0)
         .min();
-    assert_eq!(earliest, Some(now.monotonic));
+    assert_eq!(earliest, Some(world.now.monotonic));
 }

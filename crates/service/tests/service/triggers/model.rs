@@ -8,6 +8,7 @@ use ferretto_proto::messages::trace_config::trigger_config::{Trigger, TriggerMod
 use ferretto_service::{ConsumerId, ProducerId};
 
 use super::{CLONE_TRIGGER_HIT, DAY, triggered, triggers};
+use crate::random::Random;
 use crate::world::World;
 
 const SEEDS: u64 = 30;
@@ -27,27 +28,6 @@ const MODES: [TriggerMode; 3] = [
     TriggerMode::STOP_TRACING,
     TriggerMode::CLONE_SNAPSHOT,
 ];
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len() as u64) as usize]
-    }
-}
 
 struct Awaited {
     trigger: Trigger,
@@ -134,17 +114,17 @@ impl Model {
 }
 
 fn random_session(random: &mut Random, now: u64) -> (Session, u32) {
-    let mode = random.pick(&MODES);
+    let mode = random.choose(&MODES);
     let timeout_ms = 1 + random.below(30 * 3_600_000) as u32;
     let awaited = TRIGGERS.iter().filter_map(|name| {
-        let (expression, senders) = random.pick(&EXPRESSIONS);
+        let (expression, senders) = random.choose(&EXPRESSIONS);
         let trigger = Trigger {
             name: Some((*name).to_owned()),
             producer_name_regex: Some(expression.to_owned()),
             // The delay is not 0, because a session that a trigger starts would then never end.
             stop_delay_ms: Some(1 + random.below(20 * 3_600_000) as u32),
             max_per_24_h: Some(random.below(4) as u32),
-            skip_probability: Some(random.pick(&[0.0, 0.0, 0.0, 1.0])),
+            skip_probability: Some(random.choose(&[0.0, 0.0, 0.0, 1.0])),
             ..Default::default()
         };
         (random.below(3) > 0).then_some(Awaited { trigger, senders })
@@ -187,7 +167,7 @@ fn run(seed: u64) {
             }
             0..=4 => {
                 // Activations are at least a minute apart, so that the service's history is exact.
-                let most = random.pick(&[120, 120, 120, 2000]);
+                let most = random.choose(&[120, 120, 120, 2000]);
                 let minutes = 1 + random.below(most);
                 world.advance(minutes * 60_000);
             }
@@ -199,8 +179,8 @@ fn run(seed: u64) {
             }
             _ => {
                 world.advance(60_000);
-                let (producer, name) = random.pick(&producers);
-                let trigger = random.pick(&TRIGGERS);
+                let (producer, name) = random.choose(&producers);
+                let trigger = random.choose(&TRIGGERS);
                 model.activate(name, trigger, world.now.monotonic);
                 world.activate_with(producer, &[trigger], random.next());
             }

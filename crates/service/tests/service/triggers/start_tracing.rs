@@ -140,9 +140,7 @@ fn a_trigger_or_the_consumer_starts_it_whichever_comes_first() {
         ..triggered(TriggerMode::START_TRACING, 50, &[trigger("t", 1)])
     };
     world.enable(consumer, &deferred);
-    let now = world.now;
-    world.service.start_deferred(consumer, &now);
-    world.run();
+    world.start(consumer);
     assert_eq!(world.count(producer, starts), 1);
     world.advance(HOUR);
     assert!(!is_over(&world, consumer), "it has no duration");

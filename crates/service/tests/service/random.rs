@@ -1,10 +1,10 @@
 //! Random numbers from a seed.
 
 /// SplitMix64.
-pub(super) struct Random(pub(super) u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    pub(super) fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -12,25 +12,30 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    pub(super) fn below(&mut self, limit: u64) -> u64 {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit
     }
 
-    pub(super) fn one_in(&mut self, n: u64) -> bool {
+    pub(crate) fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 
-    pub(super) fn pick<T: Copy>(&mut self, from: &[T]) -> Option<T> {
+    pub(crate) fn pick<T: Copy>(&mut self, from: &[T]) -> Option<T> {
         let index = self.below(from.len().max(1) as u64) as usize;
         from.get(index).copied()
     }
 
-    pub(super) fn bytes(&mut self, most: u64) -> Vec<u8> {
+    /// One of these, of which there is at least one.
+    pub(crate) fn choose<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len() as u64) as usize]
+    }
+
+    pub(crate) fn bytes(&mut self, most: u64) -> Vec<u8> {
         (0..self.below(most + 1)).map(|_| self.next() as u8).collect()
     }
 
     /// Returns numbers that are mostly small, and sometimes at the limits of their types.
-    pub(super) fn number(&mut self) -> u32 {
+    pub(crate) fn number(&mut self) -> u32 {
         match self.below(6) {
             0 => self.next() as u32,
             1 => [0, 0xffff, 0x7fff, 0x1_0000, u32::MAX, 0x8000][self.below(6) as usize],
