@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use crate::support::peers::{Producer, chunk, commit, introduction};
 use crate::support::process::Stopped;
 use crate::support::service::ScriptedService;
+use crate::support::wire::registration_of;
 use crate::support::{
     PATIENCE, Program, Programs, Recording, Running, Side, System, await_that, inherit, is_readable,
 };
@@ -17,7 +18,7 @@ use ferretto_proto::messages::enable_tracing_response;
 use ferretto_proto::messages::get_async_command_response::Cmd;
 use ferretto_proto::messages::{
     CloneSessionResponse, DataSourceDescriptor, EnableTracingResponse, GetTraceStatsResponse, Message,
-    RegisterDataSourceRequest, TraceStats,
+    TraceStats,
 };
 use ferretto_proto::write::{ReadBuffersResponse, TracePacket};
 use ferretto_wire::{Reader, Writer};
@@ -214,13 +215,8 @@ fn a_source_that_nobody_offers_is_missing() {
 /// A producer with one data source.
 fn offering(system: &System<'_>, producer: &str, source: DataSourceDescriptor) -> Producer {
     let mut producer = Producer::new(system, &introduction(producer), None);
-    let registration = RegisterDataSourceRequest {
-        data_source_descriptor: source.into(),
-        ..Default::default()
-    };
-    producer
-        .client
-        .call("RegisterDataSource", &registration.encode_to_vec());
+    let registration = registration_of(source);
+    producer.client.call("RegisterDataSource", &registration);
     producer.sync();
     producer
 }

@@ -11,12 +11,12 @@ use crate::support::peers::{Producer, introduction};
 use crate::support::terminal::{Size, Terminal};
 use crate::support::trace::{TraceProcessor, numbers};
 use crate::support::tracefs::Tracefs;
+use crate::support::wire::registration_of;
 use crate::support::{Program, Programs, Side, System, copy_program};
 use ferretto_proto::messages::get_async_command_response::Cmd;
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::{
-    DataSourceDescriptor, Message, NotifyDataSourceStartedRequest, RegisterDataSourceRequest, Trace,
-    TraceConfig,
+    DataSourceDescriptor, Message, NotifyDataSourceStartedRequest, Trace, TraceConfig,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -376,18 +376,12 @@ fn the_command_has_the_same_environment_as_without_ferretto() {
 /// A producer with a data source in this recording, which will acknowledge its start.
 fn slow_producer(place: &Place<'_>) -> Producer {
     let mut producer = Producer::new(&place.system, &introduction("slow"), None);
-    let source = RegisterDataSourceRequest {
-        data_source_descriptor: DataSourceDescriptor {
-            name: Some("slow".to_owned()),
-            will_notify_on_start: Some(true),
-            ..Default::default()
-        }
-        .into(),
+    let source = registration_of(DataSourceDescriptor {
+        name: Some("slow".to_owned()),
+        will_notify_on_start: Some(true),
         ..Default::default()
-    };
-    producer
-        .client
-        .call("RegisterDataSource", &source.encode_to_vec());
+    });
+    producer.client.call("RegisterDataSource", &source);
     producer.sync();
     let config = "buffers { size_kb: 256 } data_sources { config { name: \"slow\" } }";
     std::fs::write(place.system.path("trace.cfg"), config).unwrap();

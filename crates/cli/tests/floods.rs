@@ -17,15 +17,14 @@ use ferretto_ipc::ports::{CONSUMER_PORT, PRODUCER_PORT};
 use ferretto_proto::messages::trace_config::DataSource;
 use ferretto_proto::messages::{
     AttachRequest, DataSourceConfig, DataSourceDescriptor, EnableTracingRequest, EnableTracingResponse,
-    GetTraceStatsResponse, Message, QueryServiceStateRequest, QueryServiceStateResponse,
-    RegisterDataSourceRequest, TraceConfig, TracingServiceState, TrackEventCategory, TrackEventDescriptor,
-    UnregisterDataSourceRequest,
+    GetTraceStatsResponse, Message, QueryServiceStateRequest, QueryServiceStateResponse, TraceConfig,
+    TracingServiceState, TrackEventCategory, UnregisterDataSourceRequest,
 };
 use ferretto_service::limits;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use support::peers::{Producer, Session, chunk, commit, config, enabling, introduction, state};
 use support::process::{Stopped, processor_time, status_kb};
-use support::wire::{Client, registration};
+use support::wire::{Client, registration, registration_of, registration_with};
 use support::{PATIENCE, Program, Programs, Side, System};
 
 /// The frames that the daemon handles for one client before it turns to the next (`HostLimits::frames_per_turn`).
@@ -442,18 +441,12 @@ fn a_producer_that_reads_no_commands_holds_up_no_session_and_is_cut_off_in_the_e
     let mut system = System::new(&programs);
     let pid = system.start(Side::Ours, Program::Traced);
     let mut producer = Producer::new(&system, &introduction("lazy"), None);
-    let registration = RegisterDataSourceRequest {
-        data_source_descriptor: DataSourceDescriptor {
-            name: Some("d".into()),
-            will_notify_on_stop: Some(true),
-            ..Default::default()
-        }
-        .into(),
+    let registration = registration_of(DataSourceDescriptor {
+        name: Some("d".into()),
+        will_notify_on_stop: Some(true),
         ..Default::default()
-    };
-    producer
-        .client
-        .ask("RegisterDataSource", &registration.encode_to_vec());
+    });
+    producer.client.ask("RegisterDataSource", &registration);
     let mut large = TraceConfig {
         data_source_stop_timeout_ms: Some(1),
         flush_timeout_ms: Some(1),
@@ -485,23 +478,11 @@ fn a_producer_that_reads_no_commands_holds_up_no_session_and_is_cut_off_in_the_e
 
 /// A request to register a data source whose descriptor has so many bytes.
 fn bulky_registration(number: usize, size: usize) -> Vec<u8> {
-    let descriptor = DataSourceDescriptor {
-        name: Some(format!("bulky {number}")),
-        track_event_descriptor: TrackEventDescriptor {
-            available_categories: vec![TrackEventCategory {
-                name: Some("x".repeat(size)),
-                ..Default::default()
-            }],
-            ..Default::default()
-        }
-        .into(),
+    let category = TrackEventCategory {
+        name: Some("x".repeat(size)),
         ..Default::default()
     };
-    RegisterDataSourceRequest {
-        data_source_descriptor: descriptor.into(),
-        ..Default::default()
-    }
-    .encode_to_vec()
+    registration_with(format!("bulky {number}"), vec![category])
 }
 
 /// A producer that has registered as many bytes of descriptors as it may.

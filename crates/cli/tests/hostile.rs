@@ -14,14 +14,13 @@ use crate::support::peers::{Producer, config, enabling, introduction};
 use crate::support::process::resident_kb;
 use crate::support::random::Random;
 use crate::support::trace::{LOSSES, Rows, TraceProcessor, numbers};
-use crate::support::wire::Client;
+use crate::support::wire::{Client, registration_of};
 use crate::support::{PATIENCE, Program, Programs, Running, Side, System};
 use ferretto_ipc::frame::MAX_FRAME;
 use ferretto_ipc::ports::{CONSUMER_PORT, PRODUCER_PORT, ServiceDescriptor};
 use ferretto_proto::messages::{
     CommitDataRequest, DataSourceConfig, DataSourceDescriptor, EnableTracingRequest, EnableTracingResponse,
-    InitializeConnectionRequest, Message, RegisterDataSourceRequest, TraceConfig, commit_data_request,
-    trace_config,
+    InitializeConnectionRequest, Message, TraceConfig, commit_data_request, trace_config,
 };
 use ferretto_proto::write;
 use ferretto_wire::{Reader, Writer};
@@ -126,11 +125,7 @@ fn request(random: &mut Random, method: &str) -> Vec<u8> {
                 name: name(),
                 ..Default::default()
             };
-            RegisterDataSourceRequest {
-                data_source_descriptor: descriptor.into(),
-                ..Default::default()
-            }
-            .encode_to_vec()
+            registration_of(descriptor)
         }
         "CommitData" => {
             let chunk = commit_data_request::ChunksToMove {
@@ -481,7 +476,7 @@ fn descriptors_that_take_long_to_close_hold_up_nobody() {
     system.assert_running();
 }
 
-/// Whatever a killed producer leaves in its shared memory, the trace has only complete packets.
+/// The trace has only complete packets, regardless of the state in which a killed producer leaves its shared memory.
 #[test]
 fn producers_killed_while_they_write_leave_whole_packets() {
     let Some(processor) = TraceProcessor::find() else {

@@ -6,7 +6,7 @@ use std::process::{Output, Stdio};
 
 use crate::support::peers::{Producer, Session, commit, config, enabling, introduction, state};
 use crate::support::process::processor_time;
-use crate::support::wire::{Client, framed, registration};
+use crate::support::wire::{Client, framed, registration, registration_of, registration_with};
 use crate::support::{Program, Programs, Side, System};
 use ferretto_ipc::frame::MAX_FRAME;
 use ferretto_ipc::ports::CONSUMER_PORT;
@@ -18,8 +18,8 @@ use ferretto_proto::messages::{
     DataSourceConfig, DataSourceDescriptor, DetachRequest, EnableTracingRequest, EnableTracingResponse,
     GetTraceStatsResponse, IPCFrame, Message, ObserveEventsRequest, ObserveEventsResponse, ProtoVmConfig,
     QueryServiceStateResponse, RegisterDataSourceRequest, TraceConfig, TracingServiceState,
-    TrackEventCategory, TrackEventDescriptor, VmInstruction, VmProgram, clone_session_request::Selector,
-    commit_data_request, observable_events,
+    TrackEventCategory, VmInstruction, VmProgram, clone_session_request::Selector, commit_data_request,
+    observable_events,
 };
 use ferretto_proto::write;
 use ferretto_proto::write::trace_packet::{ProtoVms, proto_vms};
@@ -49,20 +49,7 @@ fn nested(name: String, categories: usize, length: usize) -> Vec<u8> {
         tags: vec!["tag".into(); 3],
         ..Default::default()
     };
-    let descriptor = DataSourceDescriptor {
-        name: Some(name),
-        track_event_descriptor: TrackEventDescriptor {
-            available_categories: (0..categories).map(category).collect(),
-            ..Default::default()
-        }
-        .into(),
-        ..Default::default()
-    };
-    RegisterDataSourceRequest {
-        data_source_descriptor: descriptor.into(),
-        ..Default::default()
-    }
-    .encode_to_vec()
+    registration_with(name, (0..categories).map(category).collect())
 }
 
 #[test]
@@ -597,14 +584,9 @@ fn the_state_of_a_program_is_read_in_as_many_frames_as_it_takes() {
         .into(),
         ..Default::default()
     };
-    let registration = RegisterDataSourceRequest {
-        data_source_descriptor: descriptor.into(),
-        ..Default::default()
-    };
+    let registration = registration_of(descriptor);
     let mut producer = Producer::new(&system, &introduction("p"), None);
-    producer
-        .client
-        .call("RegisterDataSource", &registration.encode_to_vec());
+    producer.client.call("RegisterDataSource", &registration);
     producer.sync();
     let everything = |(merged, kept): (Vec<u32>, Vec<u32>)| {
         let all: Vec<u32> = merged.into_iter().chain(kept).collect();
@@ -674,11 +656,8 @@ fn an_unwanted_state_is_not_assembled() {
             id: Some(id),
             ..Default::default()
         };
-        let request = RegisterDataSourceRequest {
-            data_source_descriptor: descriptor.into(),
-            ..Default::default()
-        };
-        bulky.client.ask("RegisterDataSource", &request.encode_to_vec());
+        let request = registration_of(descriptor);
+        bulky.client.ask("RegisterDataSource", &request);
     }
     let mut consumer = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
     let before = processor_time(pid);

@@ -141,6 +141,19 @@ fn processes_that_are_gone_have_stacks_as_well() {
     assert!(whole * 100 >= samples * 90, "{whole} of {samples} are whole");
 }
 
+/// Records the program, and returns the number of frames of its shortest stack. Nine of ten stacks must be whole.
+fn fewest_frames(system: &System<'_>, processor: &TraceProcessor, program: &Path) -> i64 {
+    let running = Running::start(program, &[]);
+    let pid = running.pid();
+    let perf =
+        format!("timebase {{ frequency: 200 }} callstack_sampling {{ scope {{ target_pid: {pid} }} }}");
+    let trace = record_while(system, &perf, &running);
+    let [stacks] = processor.query(&trace, [STACKS]);
+    let [samples, broken, fewest] = numbers(&stacks);
+    assert!(samples > 20 && broken * 10 <= samples, "{broken} of {samples}");
+    fewest
+}
+
 /// Works for ever, below 100 frames of 4 KiB each.
 const DEEP: &str = r#"
 #include <stdint.h>
@@ -165,14 +178,7 @@ fn stacks_that_are_longer_than_the_kernels_copy_are_whole() {
     let Some(program) = compile(&system.path(""), "deep", DEEP, &["-O1", "-fomit-frame-pointer"]) else {
         return;
     };
-    let running = Running::start(&program, &[]);
-    let pid = running.pid();
-    let perf =
-        format!("timebase {{ frequency: 200 }} callstack_sampling {{ scope {{ target_pid: {pid} }} }}");
-    let trace = record_while(&system, &perf, &running);
-    let [stacks] = processor.query(&trace, [STACKS]);
-    let [samples, broken, fewest] = numbers(&stacks);
-    assert!(samples > 20 && broken * 10 <= samples, "{broken} of {samples}");
+    let fewest = fewest_frames(&system, &processor, &program);
     assert!(fewest > 100, "{fewest}");
 }
 
@@ -207,14 +213,7 @@ fn stacks_with_pages_that_were_never_written_are_whole() {
     let Some(program) = compile(&system.path(""), "sparse", SPARSE, &flags) else {
         return;
     };
-    let running = Running::start(&program, &[]);
-    let pid = running.pid();
-    let perf =
-        format!("timebase {{ frequency: 200 }} callstack_sampling {{ scope {{ target_pid: {pid} }} }}");
-    let trace = record_while(&system, &perf, &running);
-    let [stacks] = processor.query(&trace, [STACKS]);
-    let [samples, broken, fewest] = numbers(&stacks);
-    assert!(samples > 20 && broken * 10 <= samples, "{broken} of {samples}");
+    let fewest = fewest_frames(&system, &processor, &program);
     assert!(fewest > 20, "{fewest}");
 }
 

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use crate::support::file_stems;
+
 /// The code spans in the last column of tables whose header has this name there.
 fn named(document: &str, column: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
@@ -56,18 +58,6 @@ fn each_line_names_tests_and_fuzz_targets_that_exist() {
     let missing: Vec<_> = held.difference(&tests).collect();
     assert!(missing.is_empty(), "no such test: {missing:?}");
 
-    let targets: BTreeSet<String> = std::fs::read_dir(root.join("fuzz/fuzz_targets"))
-        .unwrap()
-        .map(|target| {
-            target
-                .unwrap()
-                .path()
-                .file_stem()
-                .unwrap()
-                .to_str()
-                .unwrap()
-                .to_owned()
-        })
-        .collect();
+    let targets = file_stems(&root.join("fuzz/fuzz_targets"));
     assert_eq!(named(&document, "fuzz target"), targets);
 }

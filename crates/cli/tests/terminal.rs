@@ -464,6 +464,13 @@ fn words_on(screen: &str) -> Vec<&str> {
     screen.split_whitespace().collect()
 }
 
+/// Types this into the emptied line, asks for completions, and waits until all wanted words are on the screen.
+fn await_completion(terminal: &mut Terminal, typed: &str, wanted: &[&str]) {
+    terminal.press(&format!("\x15\x0c{typed}\t"));
+    let all = |rows: &[String]| wanted.iter().all(|word| words_on(&rows.join(" ")).contains(word));
+    terminal.await_screen(&format!("completion of {typed:?} to {wanted:?}"), all);
+}
+
 #[test]
 fn bash_completes_flags_subcommands_and_files() {
     let (folder, path) = folder_with_ferretto();
@@ -474,11 +481,7 @@ fn bash_completes_flags_subcommands_and_files() {
         terminal.run("source <(ferretto completions bash); source <(ferretto completions bash perfetto)");
     assert_eq!(said.lines().count(), 2, "{said}");
 
-    let mut completed = |typed: &str, wanted: &[&str]| {
-        terminal.press(&format!("\x15\x0c{typed}\t"));
-        let all = |rows: &[String]| wanted.iter().all(|word| words_on(&rows.join(" ")).contains(word));
-        terminal.await_screen(&format!("completion of {typed:?} to {wanted:?}"), all);
-    };
+    let mut completed = |typed: &str, wanted: &[&str]| await_completion(&mut terminal, typed, wanted);
     completed(
         "ferretto --no",
         &["--no-clobber", "--no-guardrails", "--notify-fd"],
@@ -514,11 +517,7 @@ fn zsh_completes_flags_and_subcommands() {
         "unsetopt beep; autoload -Uz compinit; compinit -u -D; source <(ferretto completions zsh); clear\r",
     );
     terminal.await_screen("a clean screen", |rows| rows.len() == 1 && ready(rows));
-    let mut completed = |typed: &str, wanted: &[&str]| {
-        terminal.press(&format!("\x15\x0c{typed}\t"));
-        let all = |rows: &[String]| wanted.iter().all(|word| words_on(&rows.join(" ")).contains(word));
-        terminal.await_screen(&format!("completion of {typed:?} to {wanted:?}"), all);
-    };
+    let mut completed = |typed: &str, wanted: &[&str]| await_completion(&mut terminal, typed, wanted);
     completed(
         "ferretto --no",
         &["--no-clobber", "--no-guardrails", "--notify-fd"],

@@ -41,6 +41,11 @@ trigger_config {{ trigger_mode: {mode} trigger_timeout_ms: {timeout_ms} {trigger
     )
 }
 
+/// A trigger that ends the recording at once.
+fn ends_by(name: &str) -> String {
+    format!("triggers {{ name: \"{name}\" stop_delay_ms: 1 }}")
+}
+
 fn trigger_perfetto(system: &System<'_>, words: &[&str]) -> Output {
     let program = Path::new(env!("CARGO_BIN_EXE_trigger_perfetto"));
     let mut command = system.command(program, "trigger_perfetto.log");
@@ -301,11 +306,7 @@ fn a_flood_of_triggers_holds_up_nobody_and_is_one_line_in_the_log() {
     let programs = Programs::ours();
     let mut system = System::new(&programs);
     system.start(Side::Ours, Program::Traced);
-    let config = config(
-        "STOP_TRACING",
-        60_000,
-        "triggers { name: \"slow_frame\" stop_delay_ms: 1 }",
-    );
+    let config = config("STOP_TRACING", 60_000, &ends_by("slow_frame"));
     let recording = Recording::begin(&programs, &system, Side::Ours, &config, is_started);
     let options = ProducerOptions {
         name: "flood".into(),
@@ -357,11 +358,7 @@ fn a_recording_that_waits_says_for_what() {
     let programs = Programs::ours();
     let mut system = System::new(&programs);
     system.start(Side::Ours, Program::Traced);
-    let config = config(
-        "START_TRACING",
-        60_000,
-        "triggers { name: \"slow_frame\" stop_delay_ms: 1 }",
-    );
+    let config = config("START_TRACING", 60_000, &ends_by("slow_frame"));
     let recording = Recording::begin(&programs, &system, Side::Ours, &config, is_configured);
     activate(&programs, &system, Sender::TriggerPerfetto, &["slow_frame"]);
     recording.finish(&system);
@@ -413,11 +410,7 @@ fn a_recording_that_takes_snapshots_tells_whether_it_did() {
 fn a_recording_by_a_service_of_its_own_says_how_to_reach_that() {
     let programs = Programs::ours();
     let system = System::new(&programs);
-    let config = config(
-        "STOP_TRACING",
-        60_000,
-        "triggers { name: \"t\" stop_delay_ms: 1 }",
-    );
+    let config = config("STOP_TRACING", 60_000, &ends_by("t"));
     let file = system.path("config");
     std::fs::write(&file, config).unwrap();
     let trace = system.path("trace");
@@ -457,11 +450,7 @@ fn a_name_that_fits_no_request_holds_up_no_other() {
     let programs = Programs::ours();
     let mut system = System::new(&programs);
     system.start(Side::Ours, Program::Traced);
-    let config = config(
-        "STOP_TRACING",
-        60_000,
-        "triggers { name: \"t\" stop_delay_ms: 1 }",
-    );
+    let config = config("STOP_TRACING", 60_000, &ends_by("t"));
     let recording = Recording::begin(&programs, &system, Side::Ours, &config, is_started);
     let long = "x".repeat(200_000);
     let activation = system.path("activation");
@@ -481,11 +470,7 @@ fn in_the_background_triggers_are_activated_too() {
     let programs = Programs::ours();
     let mut system = System::new(&programs);
     system.start(Side::Ours, Program::Traced);
-    let config = config(
-        "START_TRACING",
-        60_000,
-        "triggers { name: \"slow_frame\" stop_delay_ms: 1 }",
-    );
+    let config = config("START_TRACING", 60_000, &ends_by("slow_frame"));
     let recording = Recording::begin(&programs, &system, Side::Ours, &config, is_configured);
     let activation = "activate_triggers: \"slow_frame\"";
     let output = perfetto(&programs, &system, Side::Ours, activation, &["-D"])

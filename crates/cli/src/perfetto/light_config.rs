@@ -8,6 +8,7 @@ use ferretto_proto::messages::{
     DataSourceConfig, FtraceConfig, MessageField, ProcessStatsConfig, SysStatsConfig, TraceConfig,
     trace_config,
 };
+use ferretto_proto::text;
 
 const DEFAULT_TIME: &str = "10s";
 const DEFAULT_BUFFER: &str = "32mb";
@@ -38,20 +39,6 @@ const SIZE_UNITS: &[(&str, u64)] = &[
     ("k", 1),
     ("m", 1 << 10),
     ("g", 1 << 20),
-];
-
-/// Multipliers to bytes.
-const BYTE_UNITS: &[(&str, u64)] = &[
-    ("b", 1),
-    ("k", 1 << 10),
-    ("kb", 1 << 10),
-    ("kib", 1 << 10),
-    ("m", 1 << 20),
-    ("mb", 1 << 20),
-    ("mib", 1 << 20),
-    ("g", 1 << 30),
-    ("gb", 1 << 30),
-    ("gib", 1 << 30),
 ];
 
 /// The light flags as typed. `None` stands for a missing flag, which has a default; an empty string is zero.
@@ -132,7 +119,14 @@ pub(crate) fn size_bytes(flag: &'static str, value: &str) -> Result<u64, LightFl
     let is_bare = !value.is_empty() && value.bytes().all(|digit| digit.is_ascii_digit());
     let value = value.to_ascii_lowercase();
     let with_unit = if is_bare { format!("{value}b") } else { value };
-    quantity(flag, &with_unit, BYTE_UNITS, "64k", u64::MAX, "16777215 TiB")
+    quantity(
+        flag,
+        &with_unit,
+        text::SIZE_UNITS,
+        "64k",
+        u64::MAX,
+        "16777215 TiB",
+    )
 }
 
 /// Makes the config for these flags and the meanings of their words.

@@ -8,10 +8,10 @@ use proptest::prelude::*;
 
 use super::*;
 
-const CLEARED: u32 = SequenceFlags::SEQ_INCREMENTAL_STATE_CLEARED as u32;
+pub(super) const CLEARED: u32 = SequenceFlags::SEQ_INCREMENTAL_STATE_CLEARED as u32;
 const NEEDS_STATE: u32 = SequenceFlags::SEQ_NEEDS_INCREMENTAL_STATE as u32;
 
-fn packet(fill: impl FnOnce(&mut TracePacket<'_>)) -> Vec<u8> {
+pub(super) fn packet(fill: impl FnOnce(&mut TracePacket<'_>)) -> Vec<u8> {
     let mut writer = Writer::new();
     let mut packet = TracePacket::new(&mut writer);
     packet.trusted_packet_sequence_id(7);

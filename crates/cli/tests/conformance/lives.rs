@@ -17,6 +17,7 @@ use ferretto_proto::messages::{
     CloneSessionRequest, DataSourceConfig, DataSourceDescriptor, Message, TraceConfig,
 };
 
+use crate::conformance::chosen_seed;
 use crate::conformance::parties::{Consumer, NO_PERIOD_MS, Producer, Service, config, plain, skeleton};
 use crate::support::random::Random;
 use crate::support::{PATIENCE, Programs, Side};
@@ -579,11 +580,7 @@ fn random_lives_go_alike() {
     let Some(programs) = Programs::of_both() else {
         return;
     };
-    let seed = std::env::var("FERRETTO_CONFORMANCE_SEED").ok();
-    let seeds: Vec<u64> = match seed {
-        Some(seed) => vec![seed.parse().expect("a number")],
-        None => SEEDS.collect(),
-    };
+    let seeds = chosen_seed().map_or_else(|| SEEDS.collect(), |seed| vec![seed]);
     let conversations: Vec<_> = seeds.iter().map(|seed| conversation(*seed)).collect();
     let run = |side| -> Vec<Vec<Vec<String>>> {
         let service = Service::start(&programs, side);

@@ -14,3 +14,9 @@ mod random;
 mod states;
 mod stories;
 mod triggers;
+
+/// The seed of the one random conversation to hold, if one was chosen.
+fn chosen_seed() -> Option<u64> {
+    let seed = std::env::var("FERRETTO_CONFORMANCE_SEED").ok();
+    seed.map(|seed| seed.parse().expect("a number"))
+}

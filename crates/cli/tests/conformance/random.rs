@@ -5,6 +5,7 @@
 
 use ferretto_proto::messages::trace_config::buffer_config::FillPolicy;
 
+use crate::conformance::chosen_seed;
 use crate::conformance::data::{Chunk, Outcome, Step, buffer, chunk, counters, packet, what_comes_out};
 use crate::conformance::parties::Service;
 use crate::support::random::Random;
@@ -169,11 +170,7 @@ fn random_writers_come_out_alike() {
     let Some(programs) = Programs::of_both() else {
         return;
     };
-    let seed = std::env::var("FERRETTO_CONFORMANCE_SEED").ok();
-    let seeds: Vec<u64> = match seed {
-        Some(seed) => vec![seed.parse().expect("a number")],
-        None => SEEDS.collect(),
-    };
+    let seeds = chosen_seed().map_or_else(|| SEEDS.collect(), |seed| vec![seed]);
     let run = |side| -> Vec<Vec<String>> {
         let service = Service::start(&programs, side);
         let outcome = |seed: &u64| {

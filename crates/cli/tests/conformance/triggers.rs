@@ -62,6 +62,14 @@ fn read(consumer: &mut Consumer) -> Vec<String> {
     told
 }
 
+/// Waits for the end with [`until_disabled`], and returns the messages and the packets since.
+fn told_at_the_end(producer: &mut Producer, consumer: &mut Consumer) -> Vec<String> {
+    until_disabled(producer, consumer);
+    let mut told = heard(producer);
+    told.extend(read(consumer));
+    told
+}
+
 /// Makes a producer with the data source `d` acknowledge all flushes, until the consumer is told of the end.
 fn until_disabled(producer: &mut Producer, consumer: &mut Consumer) {
     while !consumer.log.iter().any(|told| told == "disabled") {
@@ -170,9 +178,7 @@ fn a_trigger_starts_a_session_alike() {
                 drop(late);
                 consumer.endpoint.disable_tracing().unwrap();
             }
-            until_disabled(&mut p, &mut consumer);
-            told.extend(heard(&mut p));
-            told.extend(read(&mut consumer));
+            told.extend(told_at_the_end(&mut p, &mut consumer));
             drop(consumer);
             service.await_sessions(0);
         }
@@ -190,9 +196,7 @@ fn a_session_without_its_trigger_ends_alike() {
             let mut consumer = service.consumer();
             consumer.enable(&triggered(mode, 100, &[trigger("t", 1)]));
             let mut told = heard(&mut p);
-            until_disabled(&mut p, &mut consumer);
-            told.extend(heard(&mut p));
-            told.extend(read(&mut consumer));
+            told.extend(told_at_the_end(&mut p, &mut consumer));
             told
         };
         alike(story, &[]);
@@ -223,9 +227,7 @@ fn a_trigger_stops_a_session_alike() {
                 told.extend(heard(&mut p));
                 consumer.endpoint.disable_tracing().unwrap();
             }
-            until_disabled(&mut p, &mut consumer);
-            told.extend(heard(&mut p));
-            told.extend(read(&mut consumer));
+            told.extend(told_at_the_end(&mut p, &mut consumer));
             drop(consumer);
             service.await_sessions(0);
         }

@@ -31,6 +31,7 @@ pub(crate) mod tracefs;
 pub(crate) mod ui_port;
 pub(crate) mod wire;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
@@ -48,6 +49,15 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 
 /// The time that a program has to start, to reach a state, or to end.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Returns the names of the files in a folder, without their endings.
+pub(crate) fn file_stems(folder: &Path) -> BTreeSet<String> {
+    let stem = |entry: std::io::Result<std::fs::DirEntry>| {
+        let path = entry.unwrap().path();
+        path.file_stem().unwrap().to_str().unwrap().to_owned()
+    };
+    std::fs::read_dir(folder).unwrap().map(stem).collect()
+}
 
 /// Checks repeatedly until it is so.
 ///

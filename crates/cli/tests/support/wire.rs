@@ -11,7 +11,8 @@ use std::path::Path;
 use ferretto_ipc::ports::ServiceDescriptor;
 use ferretto_proto::messages::ipc_frame::Msg;
 use ferretto_proto::messages::{
-    DataSourceDescriptor, IPCFrame, Message, RegisterDataSourceRequest, ipc_frame,
+    DataSourceDescriptor, IPCFrame, Message, RegisterDataSourceRequest, TrackEventCategory,
+    TrackEventDescriptor, ipc_frame,
 };
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -308,10 +309,27 @@ impl Client {
 
 /// Returns a `RegisterDataSourceRequest` for a data source of this name.
 pub(crate) fn registration(name: &str) -> Vec<u8> {
-    let descriptor = DataSourceDescriptor {
+    registration_of(DataSourceDescriptor {
         name: Some(name.to_owned()),
         ..Default::default()
-    };
+    })
+}
+
+/// The same for a data source with these categories.
+pub(crate) fn registration_with(name: String, categories: Vec<TrackEventCategory>) -> Vec<u8> {
+    registration_of(DataSourceDescriptor {
+        name: Some(name),
+        track_event_descriptor: TrackEventDescriptor {
+            available_categories: categories,
+            ..Default::default()
+        }
+        .into(),
+        ..Default::default()
+    })
+}
+
+/// Returns a `RegisterDataSourceRequest` for a data source with this descriptor.
+pub(crate) fn registration_of(descriptor: DataSourceDescriptor) -> Vec<u8> {
     RegisterDataSourceRequest {
         data_source_descriptor: descriptor.into(),
         ..Default::default()

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::{assert_refuses_flags, ferretto, offer, outcome, program, text};
+use super::{assert_refuses_flags, ferretto, offer, outcome, outcome_as_another_user, program, text};
 use crate::support::schema::check;
 use crate::support::tracefs::Tracefs;
 use crate::support::{Program, Programs, Side, System};
@@ -118,21 +118,15 @@ fn a_user_who_may_not_read_tracefs_gets_advice() {
     assert!(copied.unwrap().success());
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(folder.path(), open).unwrap();
-    let output = Command::new("setpriv")
+    let mut command = Command::new("setpriv");
+    command
         .args(["--reuid", "65534", "--regid", "65534", "--clear-groups"])
         .arg(&copy)
         .args(["list", "events"])
-        .stdin(Stdio::null())
-        .output();
-    let Ok(output) = output else {
-        println!("skipped: setpriv is not installed");
+        .stdin(Stdio::null());
+    let Some((printed, said, code)) = outcome_as_another_user(&mut command) else {
         return;
     };
-    let (printed, said, code) = outcome(&output);
-    if said.starts_with("setpriv:") {
-        println!("skipped: {said}");
-        return;
-    }
     assert_eq!((printed.as_str(), code), ("", Some(1)));
     assert!(
         said.starts_with("ferretto list events: this user may not use /sys/kernel/tracing")

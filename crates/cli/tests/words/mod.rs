@@ -7,13 +7,12 @@ mod tables;
 mod tracebox;
 
 use std::path::Path;
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use crate::support::peers::{Producer, introduction};
+use crate::support::wire::registration_of;
 use crate::support::{Programs, System};
-use ferretto_proto::messages::{
-    DataSourceDescriptor, Message, RegisterDataSourceRequest, TrackEventCategory, TrackEventDescriptor,
-};
+use ferretto_proto::messages::{DataSourceDescriptor, TrackEventCategory, TrackEventDescriptor};
 
 /// Runs `ferretto` with these arguments and this system's sockets.
 fn ferretto(system: &System<'_>, words: &[&str]) -> Output {
@@ -46,6 +45,20 @@ fn outcome(output: &Output) -> (String, String, Option<i32>) {
     (text(&output.stdout), text(&output.stderr), output.status.code())
 }
 
+/// Returns the [`outcome`] of a command that starts with `setpriv`. `None`, after saying that the test is skipped, if that is impossible.
+fn outcome_as_another_user(command: &mut Command) -> Option<(String, String, Option<i32>)> {
+    let Ok(output) = command.output() else {
+        println!("skipped: setpriv is not installed");
+        return None;
+    };
+    let (printed, said, code) = outcome(&output);
+    if said.starts_with("setpriv:") {
+        println!("skipped: {said}");
+        return None;
+    }
+    Some((printed, said, code))
+}
+
 /// A program that has registered these categories: names, tags, descriptions.
 fn program(system: &System<'_>, name: &str, categories: &[(&str, &[&str], &str)]) -> Producer {
     let mut producer = Producer::new(system, &introduction(name), None);
@@ -73,13 +86,8 @@ fn offer(producer: &mut Producer, source: &str, categories: &[(&str, &[&str], &s
         .into(),
         ..Default::default()
     };
-    let request = RegisterDataSourceRequest {
-        data_source_descriptor: descriptor.into(),
-        ..Default::default()
-    };
-    producer
-        .client
-        .call("RegisterDataSource", &request.encode_to_vec());
+    let request = registration_of(descriptor);
+    producer.client.call("RegisterDataSource", &request);
     producer.sync();
 }
 

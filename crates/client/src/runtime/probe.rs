@@ -54,6 +54,25 @@ impl PacketSink for Vec<Vec<u8>> {
     }
 }
 
+/// Packets in memory with a count of losses that tests set. Tests in which nothing is lost use a list of packets.
+#[derive(Debug, Default)]
+pub struct LossySink {
+    /// The packets so far.
+    pub packets: Vec<Vec<u8>>,
+    /// The losses that [`PacketSink::losses`] claims.
+    pub losses: u64,
+}
+
+impl PacketSink for LossySink {
+    fn write_packet(&mut self, packet: &[u8]) {
+        self.packets.push(packet.to_vec());
+    }
+
+    fn losses(&self) -> u64 {
+        self.losses
+    }
+}
+
 /// Boot-time clock reading in nanoseconds.
 pub type BootTime = u64;
 
@@ -85,7 +104,7 @@ pub trait Probe: Send {
     }
 }
 
-/// What services are told of a data source whose packets each stand alone: nothing but its name.
+/// The descriptor of a data source whose packets each stand alone: nothing but its name.
 pub fn standalone(name: &str) -> DataSourceDescriptor {
     DataSourceDescriptor {
         name: Some(name.to_owned()),

@@ -197,13 +197,7 @@ fn emit_now(
 ) -> u32 {
     let uuid = track.map(TrackLike::uuid);
     let record = |slot| {
-        let recorded = thread::with(|thread| {
-            let written = site.registered().is_some_and(|registered| {
-                thread.write_short(slot, site.event, registered, name, uuid, fields)
-            });
-            if written {
-                return true;
-            }
+        short_or_long(slot, site, site.event, name, uuid, fields, |thread| {
             let parts = Parts {
                 category: None,
                 name: name.map_or(EventName::OfSite, EventName::Dynamic),
@@ -211,12 +205,31 @@ fn emit_now(
                 timestamp: None,
             };
             write_long(thread, slot, site, parts, &|context| fields.write(context))
-        });
-        recorded == Some(true)
+        })
     };
     one_and_others(listeners, record, |others| {
         emit_to_others(site, others, name, track, fields)
     })
+}
+
+/// Writes an event for one listener: in the short way, or else in the way of `long`. Returns whether it was recorded.
+#[inline(always)]
+pub(super) fn short_or_long(
+    slot: usize,
+    site: &'static CallSite,
+    kind: EventType,
+    name: Option<&str>,
+    track: Option<u64>,
+    fields: &impl EventFields,
+    long: impl FnOnce(&mut ThreadState) -> bool,
+) -> bool {
+    let recorded = thread::with(|thread| {
+        let written = site
+            .registered()
+            .is_some_and(|registered| thread.write_short(slot, kind, registered, name, track, fields));
+        written || long(thread)
+    });
+    recorded == Some(true)
 }
 
 #[cold]

@@ -1,10 +1,9 @@
 //! Ends of slices with arguments, and slices that go on elsewhere.
 
 use super::call_site::{CallSite, EventCategory};
-use super::emit::{BeginMark, EventName, OpenSlice, Parts, Slice, emit, one_and_others};
+use super::emit::{BeginMark, EventName, OpenSlice, Parts, Slice, emit, one_and_others, short_or_long};
 use super::event::{EventContext, EventFields, Fill, LogPriority};
 use super::sequence::{Event, Name, TrackRef};
-use super::thread;
 use super::wire::EventType;
 use crate::track::TrackLike;
 
@@ -74,13 +73,7 @@ fn write_end(
 ) -> u32 {
     let uuid = track.uuid();
     let record = |slot| {
-        let recorded = thread::with(|thread| {
-            let written = site.registered().is_some_and(|registered| {
-                thread.write_short(slot, EventType::SliceEnd, registered, None, uuid, fields)
-            });
-            if written {
-                return true;
-            }
+        short_or_long(slot, site, EventType::SliceEnd, None, uuid, fields, |thread| {
             let event = Event {
                 kind: EventType::SliceEnd,
                 site: Some(site),
@@ -92,8 +85,7 @@ fn write_end(
             };
             // If it is lost, the sequence owes it.
             thread.write(slot, &event, &|context| fields.write(context))
-        });
-        recorded == Some(true)
+        })
     };
     one_and_others(listeners, record, |others| {
         write_end_for_others(site, others, starts, track, fields)

@@ -68,22 +68,33 @@ impl Naive {
     }
 }
 
+/// Enters an allocation in both. A stack that the books have forgotten since readers were told of it has a new number when it comes again.
+fn allocate<T>(
+    (books, naive): (&mut Books, &mut Naive),
+    (address, bytes, stack): (u64, u64, u64),
+    time: u64,
+    told: &BTreeMap<u64, T>,
+) {
+    let is_forgotten = told.contains_key(&stack) && !books.stacks().any(|id| id.0 == stack);
+    let number = if is_forgotten {
+        stack + 1000 * (1 + time)
+    } else {
+        stack
+    };
+    books.allocate(address, bytes, CallstackId(number), time);
+    naive.allocate(address, bytes, number);
+}
+
 proptest! {
     #[test]
     fn the_books_say_what_naive_ones_say(entries in prop::collection::vec(entry(), 0..200)) {
         let (mut books, mut naive) = (Books::default(), Naive::default());
-        // What readers were told last.
+        // The last account that readers got.
         let mut told: BTreeMap<u64, Account> = BTreeMap::new();
         for (time, entry) in entries.into_iter().chain([Entry::Tell]).enumerate() {
             match entry {
                 Entry::Allocate { address, bytes, stack } => {
-                    // A stack that was forgotten has a new number when it comes again.
-                    let number = match told.get(&stack) {
-                        Some(_) if !books.stacks().any(|id| id.0 == stack) => stack + 1000 * (1 + time as u64),
-                        _ => stack,
-                    };
-                    books.allocate(address, bytes, CallstackId(number), time as u64);
-                    naive.allocate(address, bytes, number);
+                    allocate((&mut books, &mut naive), (address, bytes, stack), time as u64, &told);
                     prop_assert_eq!(books.last_time(), time as u64);
                 }
                 Entry::Free { address } => {
@@ -100,7 +111,7 @@ proptest! {
                     for account in accounts {
                         told.insert(account.stack.0, account);
                     }
-                    // The maximum of stacks that hold nothing now may have changed without their being told: they held nothing then, or it was told.
+                    // The maximum of stacks that hold nothing now may have changed, and readers need not know: they held nothing then, or readers know it.
                     for (stack, account) in &naive.accounts {
                         let known = told.get(stack);
                         prop_assert_eq!(known.map(|known| (known.allocated, known.freed, known.allocations, known.frees)),
@@ -119,13 +130,7 @@ proptest! {
         for (time, entry) in entries.into_iter().chain([Entry::Tell]).enumerate() {
             match entry {
                 Entry::Allocate { address, bytes, stack } => {
-                    // A stack that was forgotten has a new number when it comes again.
-                    let number = match told.get(&stack) {
-                        Some(_) if !books.stacks().any(|id| id.0 == stack) => stack + 1000 * (1 + time as u64),
-                        _ => stack,
-                    };
-                    books.allocate(address, bytes, CallstackId(number), time as u64);
-                    naive.allocate(address, bytes, number);
+                    allocate((&mut books, &mut naive), (address, bytes, stack), time as u64, &told);
                 }
                 Entry::Free { address } => {
                     books.free(address);
@@ -133,7 +138,7 @@ proptest! {
                 }
                 Entry::ForgetSettled => books.forget_settled(&HashSet::new()),
                 Entry::Tell => {
-                    // One dump alone has all of it, too.
+                    // One dump alone has the whole maximum, too.
                     let accounts = books.tell(Recorded::Maximum);
                     prop_assert_eq!(accounts.iter().map(|account| account.most.bytes).sum::<u64>(), naive.most);
                     told.extend(accounts.iter().map(|account| (account.stack.0, account.most)));

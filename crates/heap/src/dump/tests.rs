@@ -1,5 +1,6 @@
 //! Packets as readers expect them.
 
+use ferretto_client::runtime::probe::LossySink;
 use ferretto_profile::interning::{CallstackId, Limits, Mapping};
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::{Message, TracePacket as Packet};
@@ -7,29 +8,10 @@ use ferretto_proto::messages::{Message, TracePacket as Packet};
 use super::*;
 use crate::books::Books;
 
-/// A sink that loses what it is told to lose.
-#[derive(Default)]
-struct Sink {
-    packets: Vec<Vec<u8>>,
-    losses: u64,
-}
-
-impl PacketSink for Sink {
-    fn write_packet(&mut self, packet: &[u8]) {
-        self.packets.push(packet.to_vec());
-    }
-
-    fn losses(&self) -> u64 {
-        self.losses
-    }
-}
-
-impl Sink {
-    fn take(&mut self) -> Vec<Packet> {
-        let packets = std::mem::take(&mut self.packets);
-        let decode = |packet: &Vec<u8>| Packet::decode_from_slice(packet).expect("it is a packet");
-        packets.iter().map(decode).collect()
-    }
+fn take(sink: &mut LossySink) -> Vec<Packet> {
+    let packets = std::mem::take(&mut sink.packets);
+    let decode = |packet: &Vec<u8>| Packet::decode_from_slice(packet).expect("it is a packet");
+    packets.iter().map(decode).collect()
 }
 
 fn header() -> Header {
@@ -75,7 +57,8 @@ fn dump(interning: &mut Interning, stacks: u64) -> Dump {
 
 #[test]
 fn a_dump_says_what_upstreams_says() {
-    let (mut output, mut interning, mut sink) = (Output::new(Recorded::Totals), interning(), Sink::default());
+    let (mut output, mut interning, mut sink) =
+        (Output::new(Recorded::Totals), interning(), LossySink::default());
     let mut books = Books::default();
     let id = stack(&mut interning, 1);
     books.allocate(1, 10, id, 150);
@@ -86,11 +69,11 @@ fn a_dump_says_what_upstreams_says() {
         &mut interning,
         &mut sink,
     );
-    let packets = sink.take();
+    let packets = take(&mut sink);
     assert_eq!(packets.len(), 3);
     // The empty string, then what the dump refers to.
     assert_eq!(packets[0].sequence_flags, Some(1));
-    // It is read although packets before it are lost: its numbers never change.
+    // Readers take it although packets before it are lost: its numbers never change.
     assert_eq!(packets[1].sequence_flags, None);
     let data = packets[1]
         .interned_data
@@ -142,9 +125,9 @@ fn a_dump_says_what_upstreams_says() {
 #[test]
 fn the_maximum_is_told_in_its_own_fields() {
     let (mut output, mut interning, mut sink) =
-        (Output::new(Recorded::Maximum), interning(), Sink::default());
+        (Output::new(Recorded::Maximum), interning(), LossySink::default());
     output.write(&mut dump(&mut interning, 1), &mut interning, &mut sink);
-    let packets = sink.take();
+    let packets = take(&mut sink);
     let Some(Data::ProfilePacket(profile)) = &packets[2].data else {
         panic!("it is a profile")
     };
@@ -155,7 +138,8 @@ fn the_maximum_is_told_in_its_own_fields() {
 
 #[test]
 fn a_large_dump_is_cut_into_packets_of_bounded_size_that_belong_together() {
-    let (mut output, mut interning, mut sink) = (Output::new(Recorded::Totals), interning(), Sink::default());
+    let (mut output, mut interning, mut sink) =
+        (Output::new(Recorded::Totals), interning(), LossySink::default());
     let mut large = dump(&mut interning, 10_000);
     output.write(&mut large, &mut interning, &mut sink);
     output.write(&mut dump(&mut interning, 1), &mut interning, &mut sink);
@@ -163,12 +147,12 @@ fn a_large_dump_is_cut_into_packets_of_bounded_size_that_belong_together() {
     assert!(largest < Some(150_000), "{largest:?}");
     let (mut known, mut index, mut samples) = (0, 0, 0);
     let mut continued = Vec::new();
-    for packet in sink.take() {
+    for packet in take(&mut sink) {
         if let Some(data) = packet.interned_data.as_option() {
             known += data.callstacks.len();
         }
         if let Some(Data::ProfilePacket(profile)) = &packet.data {
-            // With one for those without room.
+            // With one for the stacks without room.
             assert_eq!(known, 10_001);
             assert_eq!(profile.index, Some(index));
             index += 1;
@@ -182,7 +166,8 @@ fn a_large_dump_is_cut_into_packets_of_bounded_size_that_belong_together() {
 
 #[test]
 fn interned_data_is_repeated_with_its_numbers_after_a_loss_and_on_request() {
-    let (mut output, mut interning, mut sink) = (Output::new(Recorded::Totals), interning(), Sink::default());
+    let (mut output, mut interning, mut sink) =
+        (Output::new(Recorded::Totals), interning(), LossySink::default());
     let interned = |packets: Vec<Packet>| -> Vec<u64> {
         let data = packets
             .iter()
@@ -191,9 +176,9 @@ fn interned_data_is_repeated_with_its_numbers_after_a_loss_and_on_request() {
             .filter_map(|stack| stack.iid)
             .collect()
     };
-    let mut again = |output: &mut Output, sink: &mut Sink| {
+    let mut again = |output: &mut Output, sink: &mut LossySink| {
         output.write(&mut dump(&mut interning, 5), &mut interning, sink);
-        interned(sink.take())
+        interned(take(sink))
     };
     let first = again(&mut output, &mut sink);
     assert_eq!(first.len(), 6);
@@ -207,7 +192,8 @@ fn interned_data_is_repeated_with_its_numbers_after_a_loss_and_on_request() {
 
 #[test]
 fn losses_are_told_as_upstreams_readers_know_it_and_exactly() {
-    let (mut output, mut interning, mut sink) = (Output::new(Recorded::Totals), interning(), Sink::default());
+    let (mut output, mut interning, mut sink) =
+        (Output::new(Recorded::Totals), interning(), LossySink::default());
     let mut process = |losses: Losses, timed_out: bool| {
         let header = Header {
             losses,
@@ -215,7 +201,7 @@ fn losses_are_told_as_upstreams_readers_know_it_and_exactly() {
             ..header()
         };
         output.write(&mut Dump::new(header, Vec::new()), &mut interning, &mut sink);
-        let Some(Data::ProfilePacket(profile)) = sink.take().pop().and_then(|packet| packet.data) else {
+        let Some(Data::ProfilePacket(profile)) = take(&mut sink).pop().and_then(|packet| packet.data) else {
             panic!("it is a profile")
         };
         profile.process_dumps[0].clone()
@@ -255,9 +241,10 @@ fn losses_are_told_as_upstreams_readers_know_it_and_exactly() {
 
 #[test]
 fn processes_of_other_sessions_are_told_by_their_ids() {
-    let (mut output, mut interning, mut sink) = (Output::new(Recorded::Totals), interning(), Sink::default());
+    let (mut output, mut interning, mut sink) =
+        (Output::new(Recorded::Totals), interning(), LossySink::default());
     output.rejected([7, 8], &mut interning, &mut sink);
-    let Some(Data::ProfilePacket(profile)) = sink.take().pop().and_then(|packet| packet.data) else {
+    let Some(Data::ProfilePacket(profile)) = take(&mut sink).pop().and_then(|packet| packet.data) else {
         panic!("it is a profile")
     };
     let pids: Vec<_> = profile.process_dumps.iter().map(|dump| dump.pid).collect();
@@ -273,7 +260,7 @@ fn processes_of_other_sessions_are_told_by_their_ids() {
 
 #[test]
 fn what_is_streamed_is_told_one_by_one() {
-    let (mut output, mut sink) = (Output::new(Recorded::Stream), Sink::default());
+    let (mut output, mut sink) = (Output::new(Recorded::Stream), LossySink::default());
     let allocation = Allocation {
         timestamp: 5,
         address: 6,
@@ -287,7 +274,7 @@ fn what_is_streamed_is_told_one_by_one() {
     };
     output.stream_allocation(&allocation, &mut sink);
     output.stream_free(9, 6, &mut sink);
-    let packets = sink.take();
+    let packets = take(&mut sink);
     let (Some(Data::StreamingAllocation(allocated)), Some(Data::StreamingFree(freed))) =
         (&packets[0].data, &packets[1].data)
     else {
@@ -302,14 +289,15 @@ fn what_is_streamed_is_told_one_by_one() {
 
 #[test]
 fn a_client_that_cannot_reach_the_daemon_has_not_timed_out() {
-    let (mut output, mut interning, mut sink) = (Output::new(Recorded::Totals), interning(), Sink::default());
+    let (mut output, mut interning, mut sink) =
+        (Output::new(Recorded::Totals), interning(), LossySink::default());
     let header = Header {
         out_of_reach: true,
         disconnected: true,
         ..header()
     };
     output.write(&mut Dump::new(header, Vec::new()), &mut interning, &mut sink);
-    let Some(Data::ProfilePacket(profile)) = sink.take().pop().and_then(|packet| packet.data) else {
+    let Some(Data::ProfilePacket(profile)) = take(&mut sink).pop().and_then(|packet| packet.data) else {
         panic!("it is a profile")
     };
     let told = &profile.process_dumps[0];

@@ -1,5 +1,6 @@
 //! Packets as readers expect them.
 
+use ferretto_client::runtime::probe::LossySink;
 use ferretto_proto::messages::perf_events::Counter;
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::{Message, PerfEventConfig, TracePacket as Packet};
@@ -10,29 +11,10 @@ use crate::event::RunningKernel;
 use crate::interning::Mapping;
 use crate::record::Counts;
 
-/// A sink that loses packets on demand.
-#[derive(Default)]
-struct Sink {
-    packets: Vec<Vec<u8>>,
-    losses: u64,
-}
-
-impl PacketSink for Sink {
-    fn write_packet(&mut self, packet: &[u8]) {
-        self.packets.push(packet.to_vec());
-    }
-
-    fn losses(&self) -> u64 {
-        self.losses
-    }
-}
-
-impl Sink {
-    fn take(&mut self) -> Vec<Packet> {
-        let packets = std::mem::take(&mut self.packets);
-        let decode = |packet: &Vec<u8>| Packet::decode_from_slice(packet).expect("it is a packet");
-        packets.iter().map(decode).collect()
-    }
+fn take(sink: &mut LossySink) -> Vec<Packet> {
+    let packets = std::mem::take(&mut sink.packets);
+    let decode = |packet: &Vec<u8>| Packet::decode_from_slice(packet).expect("it is a packet");
+    packets.iter().map(decode).collect()
 }
 
 fn output() -> Output {
@@ -41,7 +23,7 @@ fn output() -> Output {
     Output::new(&config)
 }
 
-fn stack(output: &mut Output, sink: &mut Sink) {
+fn stack(output: &mut Output, sink: &mut LossySink) {
     output.begin(|| 5, sink);
     let interning = output.interning();
     let nowhere = interning.mapping(&Mapping::default());
@@ -69,10 +51,10 @@ fn stack(output: &mut Output, sink: &mut Sink) {
 
 #[test]
 fn defaults_come_first_then_samples_with_what_they_refer_to() {
-    let (mut output, mut sink) = (output(), Sink::default());
+    let (mut output, mut sink) = (output(), LossySink::default());
     stack(&mut output, &mut sink);
     stack(&mut output, &mut sink);
-    let packets = sink.take();
+    let packets = take(&mut sink);
     assert_eq!(packets.len(), 4);
     let defaults = packets[0]
         .trace_packet_defaults
@@ -106,26 +88,26 @@ fn defaults_come_first_then_samples_with_what_they_refer_to() {
 
 #[test]
 fn everything_is_repeated_after_a_loss_and_on_request() {
-    let (mut output, mut sink) = (output(), Sink::default());
+    let (mut output, mut sink) = (output(), LossySink::default());
     stack(&mut output, &mut sink);
-    sink.take();
+    take(&mut sink);
     sink.losses += 1;
     stack(&mut output, &mut sink);
-    let packets = sink.take();
+    let packets = take(&mut sink);
     assert_eq!(packets.len(), 3);
     assert_eq!(packets[0].sequence_flags, Some(1));
     assert!(packets[2].interned_data.is_set());
 
     output.clear_incremental_state();
     stack(&mut output, &mut sink);
-    assert_eq!(sink.take().len(), 3);
+    assert_eq!(take(&mut sink).len(), 3);
     stack(&mut output, &mut sink);
-    assert_eq!(sink.take().len(), 1);
+    assert_eq!(take(&mut sink).len(), 1);
 }
 
 #[test]
 fn losses_skipped_samples_and_the_guardrail_are_told() {
-    let (mut output, mut sink) = (output(), Sink::default());
+    let (mut output, mut sink) = (output(), LossySink::default());
     output.begin(|| 5, &mut sink);
     output.lost(6, 1, 99, &mut sink);
     output.skipped(
@@ -135,7 +117,7 @@ fn losses_skipped_samples_and_the_guardrail_are_told() {
         &mut sink,
     );
     output.stopped(7, DataSourceStopReason::PROFILER_STOP_GUARDRAIL, &mut sink);
-    let packets = sink.take();
+    let packets = take(&mut sink);
     let sample = |index: usize| match &packets[index].data {
         Some(Data::PerfSample(sample)) => sample,
         _ => panic!("it is a sample"),

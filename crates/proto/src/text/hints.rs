@@ -2,6 +2,7 @@
 //!
 //! [`parser`](super::parser) and [`scalar`](super::scalar) call these functions of the parser's state after they have found a mistake.
 
+use super::SIZE_UNITS;
 use super::error::short_name;
 use super::lexer::{Token, TokenKind};
 use super::literal::{float, integer};
@@ -25,29 +26,16 @@ const TIMES: Units = &[
     ("min", 60_000_000_000),
     ("h", 3_600_000_000_000),
 ];
-/// Units of size, with their values in bytes.
-const SIZES: Units = &[
-    ("b", 1),
-    ("k", 1 << 10),
-    ("kb", 1 << 10),
-    ("kib", 1 << 10),
-    ("m", 1 << 20),
-    ("mb", 1 << 20),
-    ("mib", 1 << 20),
-    ("g", 1 << 30),
-    ("gb", 1 << 30),
-    ("gib", 1 << 30),
-];
 /// The units of fields, by the ends of their names.
 const FIELD_UNITS: &[(&str, &str, Units, u64)] = &[
     ("_ns", "nanoseconds", TIMES, 1),
     ("_us", "microseconds", TIMES, 1_000),
     ("_ms", "milliseconds", TIMES, 1_000_000),
     ("_s", "seconds", TIMES, 1_000_000_000),
-    ("_kb", "KB", SIZES, 1 << 10),
-    ("_mb", "MB", SIZES, 1 << 20),
-    ("_bytes", "bytes", SIZES, 1),
-    ("_pages", "pages", SIZES, 4 << 10),
+    ("_kb", "KB", SIZE_UNITS, 1 << 10),
+    ("_mb", "MB", SIZE_UNITS, 1 << 20),
+    ("_bytes", "bytes", SIZE_UNITS, 1),
+    ("_pages", "pages", SIZE_UNITS, 4 << 10),
 ];
 
 impl Parser<'_> {

@@ -56,6 +56,20 @@ pub use suggest::{nearest, nearest_within};
 /// The message type of configs.
 pub const TRACE_CONFIG: &str = "perfetto.protos.TraceConfig";
 
+/// The units that people write after the number of a size, with their values in bytes.
+pub const SIZE_UNITS: &[(&str, u64)] = &[
+    ("b", 1),
+    ("k", 1 << 10),
+    ("kb", 1 << 10),
+    ("kib", 1 << 10),
+    ("m", 1 << 20),
+    ("mb", 1 << 20),
+    ("mib", 1 << 20),
+    ("g", 1 << 30),
+    ("gb", 1 << 30),
+    ("gib", 1 << 30),
+];
+
 /// The message type of traces.
 pub const TRACE_PACKET: &str = "perfetto.protos.TracePacket";
 

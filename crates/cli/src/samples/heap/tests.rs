@@ -1,21 +1,10 @@
 use std::collections::BTreeMap;
 
-use ferretto_proto::messages::trace_packet::SequenceFlags;
 use ferretto_proto::write::profile_packet::{HeapSample, ProcessHeapSamples};
-use ferretto_proto::write::{InternedData, ProfilePacket, TracePacket};
-use ferretto_wire::Writer;
+use ferretto_proto::write::{InternedData, ProfilePacket};
 
+use crate::samples::tests::{CLEARED, packet};
 use crate::samples::{Keep, Measure, Recorder, Recording};
-
-const CLEARED: u32 = SequenceFlags::SEQ_INCREMENTAL_STATE_CLEARED as u32;
-
-fn packet(fill: impl FnOnce(&mut TracePacket<'_>)) -> Vec<u8> {
-    let mut writer = Writer::new();
-    let mut packet = TracePacket::new(&mut writer);
-    packet.trusted_packet_sequence_id(7);
-    fill(&mut packet);
-    writer.into_vec()
-}
 
 /// Frames 1 and 2, `main` and `work` in `/prog`; and the stacks 1 (`main`) and 2 (`main`, `work`). Stack 3 is the same as stack 2.
 fn stacks(interned: &mut InternedData<'_>) {

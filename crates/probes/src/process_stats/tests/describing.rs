@@ -1,4 +1,6 @@
-//! What the process tree says, and when it says it again.
+//! The contents of process trees, and their repetition.
+
+use ferretto_client::runtime::probe::LossySink;
 
 use super::*;
 
@@ -176,33 +178,27 @@ fn clearing_incremental_state_is_announced_and_everything_told_again() {
 
 #[test]
 fn what_the_sink_lost_is_told_again() {
-    struct Lossy(Vec<Vec<u8>>, u64);
-    impl PacketSink for Lossy {
-        fn write_packet(&mut self, packet: &[u8]) {
-            self.0.push(packet.to_vec());
-        }
-        fn losses(&self) -> u64 {
-            self.1
-        }
-    }
     let config = ProcessStatsConfig {
         scan_all_processes_on_start: Some(true),
         ..Default::default()
     };
     let mut proc = Fixture::new(config);
     proc.process(42, "", "x");
-    let mut sink = Lossy(Vec::new(), 3); // of an earlier instance
+    let mut sink = LossySink {
+        losses: 3, // of an earlier instance
+        ..Default::default()
+    };
     let tids = BTreeSet::from([42]);
     proc.source.start(1, &mut sink);
     proc.source.on_threads_seen(&tids, 5, &mut sink);
     proc.source.on_threads_seen(&tids, 6, &mut sink);
-    assert_eq!(sink.0.len(), 1);
-    sink.1 += 1;
+    assert_eq!(sink.packets.len(), 1);
+    sink.losses += 1;
     proc.source.on_threads_seen(&tids, 7, &mut sink);
     proc.source.on_threads_seen(&tids, 8, &mut sink);
-    assert_eq!(sink.0.len(), 2);
+    assert_eq!(sink.packets.len(), 2);
     assert_eq!(
-        TracePacket::decode_from_slice(&sink.0[1])
+        TracePacket::decode_from_slice(&sink.packets[1])
             .unwrap()
             .incremental_state_cleared,
         Some(true)
@@ -246,7 +242,7 @@ fn a_scan_at_the_start_describes_all_processes_and_threads() {
                 (21, 20, name("thread21")),
             ]
         );
-        // Without names only those in namespaces are looked at closely, and these must be.
+        // Without names the source looks closely only at threads in namespaces, and must look at these.
         assert_eq!(
             tree.threads
                 .iter()
@@ -270,7 +266,7 @@ fn ftrace_is_not_listened_to_if_on_demand_is_disabled() {
     proc.process(42, MEMORY, "x");
     proc.see(&[42]);
     assert!(proc.sink.is_empty());
-    // What is sampled is described all the same.
+    // Sampled processes are described all the same.
     proc.start();
     proc.source.on_deadline(1, &mut proc.sink);
     assert_eq!(pids(&proc.only_tree()), [42]);
