@@ -56,6 +56,13 @@ impl Queue {
         self.items.len()
     }
 
+    /// How many samples wait. The other items are changes, which any process of the machine may cause.
+    #[cfg(test)]
+    pub(crate) fn samples(&self) -> usize {
+        let samples = self.items.iter().filter(|item| matches!(item, Item::Sample(..)));
+        samples.count()
+    }
+
     /// Whether a sample with a stack of this size may wait.
     pub(crate) fn has_room_for(&self, sample: &Sample<'_>) -> bool {
         let bytes = self.bytes - self.change_bytes + sample.stack.len() as u64;

@@ -396,11 +396,11 @@ fn what_waits_when_the_profiler_gives_up_is_counted() {
     profiler.enable(&mut packets).unwrap();
     // Samples wait in the queue, because there is no time for them, and more in the ring.
     let began = Instant::now();
-    while profiler.samples.queue.len() < 5 {
+    while profiler.samples.queue.samples() < 5 {
         assert!(began.elapsed() < PATIENCE, "no samples");
         profiler.read_rings(Instant::now().checked_sub(IN_PLACE).unwrap(), &mut packets);
     }
-    let waiting = profiler.samples.queue.len();
+    let waiting = profiler.samples.queue.samples();
     packets.clear();
     profiler.give_up(&mut packets);
     let samples: Vec<_> = packets
