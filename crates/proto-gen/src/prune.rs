@@ -170,7 +170,7 @@ fn reach(
     let only = selection.only.iter();
     let only =
         only.flat_map(|(message, fields)| fields.iter().map(move |field| format!("{message}.{field}")));
-    let left_out = selection.without.iter().map(|name| (*name).to_owned());
+    let left_out = selection.left_out().map(str::to_owned);
     for name in left_out.chain(without.iter().cloned()).chain(only) {
         if !index.messages.contains_key(&name) && !index.has_field(&name) {
             return Err(Error::UnknownName(name));

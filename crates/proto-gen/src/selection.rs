@@ -7,6 +7,8 @@ pub struct Selection {
     pub roots: &'static [&'static str],
     /// Full names of messages or fields that are left out.
     pub without: &'static [&'static str],
+    /// More of these, for several selections.
+    pub unused: &'static [&'static str],
     /// Messages of which only these fields are kept.
     pub only: &'static [(&'static str, &'static [&'static str])],
 }
@@ -19,7 +21,12 @@ impl Selection {
             let fields = self.fields_of(message)?;
             Some(fields.contains(&field))
         });
-        listed.unwrap_or_else(|| !self.without.contains(&name))
+        listed.unwrap_or_else(|| !self.left_out().any(|left_out| left_out == name))
+    }
+
+    /// The full names of messages or fields that are left out.
+    pub fn left_out(&self) -> impl Iterator<Item = &'static str> {
+        self.without.iter().chain(self.unused).copied()
     }
 
     /// The only fields of this message that are kept, if not all are.
@@ -29,6 +36,18 @@ impl Selection {
         Some(fields)
     }
 }
+
+/// Packets and fields that neither structs nor writers have.
+const UNUSED: &[&str] = &[
+    ".perfetto.protos.ExtensionDescriptor.extension_set",
+    ".perfetto.protos.TracePacket.streaming_profile_packet",
+    ".perfetto.protos.TracePacket.stack_sample",
+    ".perfetto.protos.TracePacketDefaults.stack_sample_defaults",
+    ".perfetto.protos.InternedData.stack_sample_task_contexts",
+    ".perfetto.protos.InternedData.stack_sample_execution_contexts",
+    ".perfetto.protos.InternedData.stack_sample_counter_descriptors",
+    ".perfetto.protos.InternedData.stack_sample_async_context_descriptors",
+];
 
 /// Owned structs. Data sources' configs of others than us stay in the unknown fields of `DataSourceConfig`:
 /// the service passes them on, it never looks inside.
@@ -147,15 +166,8 @@ pub const MESSAGES: Selection = Selection {
         ".perfetto.protos.DataSourceConfig.interceptor_config",
         ".perfetto.protos.DataSourceConfig.for_testing",
         ".perfetto.protos.DataSourceDescriptor.gpu_counter_descriptor",
-        ".perfetto.protos.ExtensionDescriptor.extension_set",
-        ".perfetto.protos.TracePacket.streaming_profile_packet",
-        ".perfetto.protos.TracePacket.stack_sample",
-        ".perfetto.protos.TracePacketDefaults.stack_sample_defaults",
-        ".perfetto.protos.InternedData.stack_sample_task_contexts",
-        ".perfetto.protos.InternedData.stack_sample_execution_contexts",
-        ".perfetto.protos.InternedData.stack_sample_counter_descriptors",
-        ".perfetto.protos.InternedData.stack_sample_async_context_descriptors",
     ],
+    unused: UNUSED,
     // The tests compare these of 600 kernel events with the kernel's own rendering.
     only: &[(
         ".perfetto.protos.FtraceEvent",
@@ -257,6 +269,7 @@ pub const NUMBERED: &[&str] = &[
 pub const TEXT: Selection = Selection {
     roots: &[".perfetto.protos.Trace"],
     without: &[],
+    unused: &[],
     only: &[],
 };
 
@@ -277,15 +290,8 @@ pub const WRITERS: Selection = Selection {
         ".perfetto.protos.TracePacket.trace_config",
         ".perfetto.protos.TracePacket.ProtoVms.Instance.program",
         ".perfetto.protos.TracePacket.ProtoVms.Instance.state",
-        ".perfetto.protos.ExtensionDescriptor.extension_set",
-        ".perfetto.protos.TracePacket.streaming_profile_packet",
-        ".perfetto.protos.TracePacket.stack_sample",
-        ".perfetto.protos.TracePacketDefaults.stack_sample_defaults",
-        ".perfetto.protos.InternedData.stack_sample_task_contexts",
-        ".perfetto.protos.InternedData.stack_sample_execution_contexts",
-        ".perfetto.protos.InternedData.stack_sample_counter_descriptors",
-        ".perfetto.protos.InternedData.stack_sample_async_context_descriptors",
     ],
+    unused: UNUSED,
     // The probes write kernel events by the table that `ftrace_events` makes. These are the events that code treats by name.
     only: &[(
         ".perfetto.protos.FtraceEvent",
