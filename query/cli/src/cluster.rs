@@ -111,7 +111,8 @@ pub(crate) fn run_executor(arguments: &ExecutorArgs) -> Result<(), String> {
     let work_dir = match &arguments.work_dir {
         Some(folder) => folder.as_path(),
         None => {
-            temporary = tempfile::tempdir().map_err(|error| format!("cannot make a temporary folder: {error}"))?;
+            temporary =
+                tempfile::tempdir().map_err(|error| format!("cannot make a temporary folder: {error}"))?;
             temporary.path()
         }
     };
@@ -133,9 +134,12 @@ pub(crate) fn run_executor(arguments: &ExecutorArgs) -> Result<(), String> {
         ..ExecutorProcessConfig::default()
     };
     interrupt::run(until_interrupted(async {
-        start_executor_process(Arc::new(config))
-            .await
-            .map_err(|error| format!("the executor of the scheduler at {} cannot work: {error}", arguments.scheduler))
+        start_executor_process(Arc::new(config)).await.map_err(|error| {
+            format!(
+                "the executor of the scheduler at {} cannot work: {error}",
+                arguments.scheduler
+            )
+        })
     }))
 }
 

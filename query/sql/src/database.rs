@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::datasource::{MemTable, TableProvider};
-use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::LogicalPlanBuilder;
 use datafusion::optimizer::Analyzer;
 use datafusion::prelude::{DataFrame, ParquetReadOptions, SessionConfig, SessionContext, lit};
@@ -188,7 +188,9 @@ impl Database {
 
     async fn with(source: Source, first_ids: Option<FirstIds>, options: &Options) -> Result<Database, Error> {
         // As the trace processor sorts.
-        if let (Some(_), Source::Trace(_) | Source::Traces(_) | Source::Objects(_)) = (&options.engine, &source) {
+        if let (Some(_), Source::Trace(_) | Source::Traces(_) | Source::Objects(_)) =
+            (&options.engine, &source)
+        {
             return Err(Error::Source(
                 "other machines read folders of tables in a file system that they share; export the traces into one first"
                     .to_owned(),
@@ -305,7 +307,11 @@ impl Database {
                 let sql = statement.to_string();
                 self.build_tables_of(&sql).await?;
                 self.functions.plan_those_in(&sql, &self.context).await?;
-                planning::plan_definition(&self.context, *statement).await?
+                let plan = planning::plan_definition(&self.context, *statement).await?;
+                if self.runs == Runs::Elsewhere {
+                    planning::check_for_elsewhere(&self.context, &plan)?;
+                }
+                plan
             }
             Parsed::SpanJoin(join) => {
                 let [a, b] = &join.sides;
@@ -350,6 +356,13 @@ impl Database {
     pub async fn build_tables_of(&mut self, sql: &str) -> Result<(), Error> {
         let (mut tables, mut named) = (BTreeSet::new(), Vec::new());
         let sql = &self.functions.with_bodies(sql)?;
+        if self.runs == Runs::Elsewhere
+            && let Some(function) = words(sql).find(|word| functions::runs_here_only(word))
+        {
+            return Err(Error::Source(format!(
+                "other machines do not have {function}; ask without a scheduler, or use joins"
+            )));
+        }
         self.names(sql, &mut tables, &mut named);
         let mut missing: BTreeSet<&'static str> = tables.difference(&self.ready).copied().collect();
         // Fields of kernel events are in `args` only if both are made in one pass.

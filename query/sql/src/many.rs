@@ -184,7 +184,11 @@ impl FirstIds {
                 .unwrap_or_else(std::sync::PoisonError::into_inner);
             let row = |(place, id): (&Place, &i64)| {
                 let texts = [&place.date, &place.machine, &place.trace];
-                texts.map(|text| lit(text.as_str())).into_iter().chain([lit(*id)]).collect()
+                texts
+                    .map(|text| lit(text.as_str()))
+                    .into_iter()
+                    .chain([lit(*id)])
+                    .collect()
             };
             known.iter().map(row).collect::<Vec<Vec<Expr>>>()
         };
