@@ -2,6 +2,8 @@
 #![forbid(unsafe_code)]
 
 mod bars;
+#[cfg(feature = "ballista")]
+mod cluster;
 mod export;
 mod fetch;
 mod interrupt;
@@ -34,6 +36,10 @@ enum Command {
     Export(export::Args),
     Query(query::Args),
     Report(report::Args),
+    #[cfg(feature = "ballista")]
+    Scheduler(cluster::SchedulerArgs),
+    #[cfg(feature = "ballista")]
+    Executor(cluster::ExecutorArgs),
 }
 
 fn main() -> ExitCode {
@@ -41,6 +47,10 @@ fn main() -> ExitCode {
         Command::Export(arguments) => export::run(&arguments),
         Command::Query(arguments) => query::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),
+        #[cfg(feature = "ballista")]
+        Command::Scheduler(arguments) => cluster::run_scheduler(&arguments),
+        #[cfg(feature = "ballista")]
+        Command::Executor(arguments) => cluster::run_executor(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

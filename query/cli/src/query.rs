@@ -46,6 +46,9 @@ pub(crate) struct Args {
     /// Print the views as statements, for other engines; after the name of a folder of many traces, also those that make tables of its files
     #[arg(long)]
     views: bool,
+    #[cfg(feature = "ballista")]
+    #[command(flatten)]
+    scheduler: crate::cluster::Scheduler,
 }
 
 /// The tables that a folder of many traces has.
@@ -70,6 +73,10 @@ pub(crate) fn run(arguments: &Args) -> Result<(), String> {
     let (sources, sql) = sources_and_sql(arguments)?;
     let options = Options {
         memory: arguments.memory.saturating_mul(1 << 20),
+        #[cfg(feature = "ballista")]
+        engine: arguments.scheduler.engine(),
+        #[cfg(not(feature = "ballista"))]
+        engine: None,
     };
     interrupt::run(async {
         let (mut database, _fetched) = until_interrupted(sources::open(sources, &options)).await?;

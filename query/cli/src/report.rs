@@ -24,6 +24,9 @@ pub(crate) struct Args {
     /// A trace, `-` for stdin, a folder that `ferretto export` has written, or several traces; also their URLs
     #[arg(required = true, value_name = "TRACE|DIR|URL")]
     sources: Vec<OsString>,
+    #[cfg(feature = "ballista")]
+    #[command(flatten)]
+    scheduler: crate::cluster::Scheduler,
 }
 
 /// Returns what went wrong, as a sentence.
@@ -34,7 +37,12 @@ pub(crate) fn run(arguments: &Args) -> Result<(), String> {
         .collect();
     let text = interrupt::run(until_interrupted(async {
         let plain = |error: ferretto_sql::Error| error.to_string();
-        let (mut database, _fetched) = open(&arguments.sources, &Options::default()).await?;
+        let options = Options {
+            #[cfg(feature = "ballista")]
+            engine: arguments.scheduler.engine(),
+            ..Options::default()
+        };
+        let (mut database, _fetched) = open(&arguments.sources, &options).await?;
         // One pass over the trace for all.
         let queries: Vec<String> = wanted
             .iter()

@@ -10,12 +10,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use datafusion::arrow::array::RecordBatch;
-use datafusion::datasource::MemTable;
-use datafusion::execution::SessionStateBuilder;
+use datafusion::datasource::{MemTable, TableProvider};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::LogicalPlanBuilder;
 use datafusion::optimizer::Analyzer;
-use datafusion::prelude::{DataFrame, ParquetReadOptions, SessionConfig, SessionContext};
+use datafusion::prelude::{DataFrame, ParquetReadOptions, SessionConfig, SessionContext, lit};
+use datafusion::scalar::ScalarValue;
 use ferretto_tables::{PartitionedFolder, TABLES, Table, traces_in};
 use tempfile::TempDir;
 
@@ -39,17 +40,31 @@ const WITH_EVENTS: [&str; 2] = ["ftrace_event", "args"];
 const END_OF_FILE: usize = 64 << 10;
 
 /// How queries run.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Options {
     /// The bytes that tables of a trace may take before they go into temporary files, and that sorting and joining may take before they do; for the latter at
     /// least 64 MB.
     pub memory: usize,
+    /// Where plans run. `None`: in this process.
+    pub engine: Option<Arc<dyn Engine>>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { memory: 1 << 30 }
+        Options {
+            memory: 1 << 30,
+            engine: None,
+        }
     }
+}
+
+/// Runs plans elsewhere, on processes that read the same files and know the functions of [`register_functions`](crate::register_functions).
+pub trait Engine: Send + Sync {
+    /// Changes a session so that what it plans runs elsewhere.
+    ///
+    /// # Errors
+    /// If the session cannot be changed.
+    fn take_over(&self, state: SessionState) -> datafusion::error::Result<SessionState>;
 }
 
 /// A statement that [`Database::parse`] has taken out of a text.
@@ -71,10 +86,19 @@ pub struct Database {
     folders: Vec<TempDir>,
     /// The ids of many traces; `None` if there is one.
     first_ids: Option<FirstIds>,
+    runs: Runs,
     arguments: Arguments,
     clocks: Clocks,
     /// The places of the trace that could not be read.
     losses: u64,
+}
+
+/// Where plans run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Runs {
+    Here,
+    /// There, memory of this process is out of reach.
+    Elsewhere,
 }
 
 enum Source {
@@ -164,6 +188,14 @@ impl Database {
 
     async fn with(source: Source, first_ids: Option<FirstIds>, options: &Options) -> Result<Database, Error> {
         // As the trace processor sorts.
+        if let (Some(_), Source::Trace(_) | Source::Traces(_) | Source::Objects(_)) =
+            (&options.engine, &source)
+        {
+            return Err(Error::Source(
+                "other machines read folders of tables in a file system that they share; export the traces into one first"
+                    .to_owned(),
+            ));
+        }
         let mut config = SessionConfig::new()
             .with_information_schema(true)
             .set_str("datafusion.sql_parser.default_null_ordering", "nulls_min")
@@ -184,6 +216,10 @@ impl Database {
             .with_default_features()
             .with_analyzer_rules(rules)
             .build();
+        let (state, runs) = match &options.engine {
+            Some(engine) => (engine.take_over(state)?, Runs::Elsewhere),
+            None => (state, Runs::Here),
+        };
         let mut context = SessionContext::new_with_state(state);
         functions::register(&context);
         functions::register_planner(&mut context)?;
@@ -204,6 +240,7 @@ impl Database {
             ready: BTreeSet::new(),
             folders: Vec::new(),
             first_ids,
+            runs,
             arguments,
             clocks,
             losses: 0,
@@ -270,7 +307,11 @@ impl Database {
                 let sql = statement.to_string();
                 self.build_tables_of(&sql).await?;
                 self.functions.plan_those_in(&sql, &self.context).await?;
-                planning::plan_definition(&self.context, *statement).await?
+                let plan = planning::plan_definition(&self.context, *statement).await?;
+                if self.runs == Runs::Elsewhere {
+                    planning::check_for_elsewhere(&self.context, &plan)?;
+                }
+                plan
             }
             Parsed::SpanJoin(join) => {
                 let [a, b] = &join.sides;
@@ -315,6 +356,13 @@ impl Database {
     pub async fn build_tables_of(&mut self, sql: &str) -> Result<(), Error> {
         let (mut tables, mut named) = (BTreeSet::new(), Vec::new());
         let sql = &self.functions.with_bodies(sql)?;
+        if self.runs == Runs::Elsewhere
+            && let Some(function) = words(sql).find(|word| functions::runs_here_only(word))
+        {
+            return Err(Error::Source(format!(
+                "other machines do not have {function}; ask without a scheduler, or use joins"
+            )));
+        }
         self.names(sql, &mut tables, &mut named);
         let mut missing: BTreeSet<&'static str> = tables.difference(&self.ready).copied().collect();
         // Fields of kernel events are in `args` only if both are made in one pass.
@@ -455,8 +503,19 @@ impl Database {
             Traces::One => table.arrow_schema(),
             Traces::Many => many::schema(table),
         };
-        let rows = MemTable::try_new(schema, vec![batches])?;
-        self.context.register_table(table.name, Arc::new(rows))?;
+        let rows: Arc<dyn TableProvider> = match (self.runs, batches.is_empty()) {
+            (Runs::Elsewhere, true) => {
+                let none = self.context.read_empty()?.filter(lit(false))?;
+                let columns = schema.fields().iter().map(|field| {
+                    let null = ScalarValue::try_from(field.data_type())?;
+                    Ok(lit(null).alias(field.name()))
+                });
+                none.select(columns.collect::<datafusion::error::Result<Vec<_>>>()?)?
+                    .into_view()
+            }
+            _ => Arc::new(MemTable::try_new(schema, vec![batches])?),
+        };
+        self.context.register_table(table.name, rows)?;
         Ok(())
     }
 
@@ -479,7 +538,11 @@ impl Database {
     async fn read_files(&self, table: &'static Table, folder: &str) -> Result<(), Error> {
         self.context.deregister_table(table.name)?;
         match &self.first_ids {
-            Some(first_ids) => first_ids.register_files(&self.context, table, folder).await?,
+            Some(first_ids) => {
+                first_ids
+                    .register_files(&self.context, table, folder, self.runs)
+                    .await?
+            }
             None => {
                 self.context
                     .register_parquet(table.name, folder, ParquetReadOptions::default())

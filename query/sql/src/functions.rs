@@ -62,6 +62,11 @@ pub(crate) fn tables_of(function: &str) -> &'static [&'static str] {
     }
 }
 
+/// Whether a value function has what it knows in the memory of this process, so that no other can run it.
+pub(crate) fn runs_here_only(function: &str) -> bool {
+    !arguments::tables_of(function).is_empty() || !clock_functions::tables_of(function).is_empty()
+}
+
 /// Plans the one statement of a text, while another is being planned.
 fn plan(state: &SessionState, sql: &str) -> Result<LogicalPlan> {
     match planning::plan(state, dialect::parse_one(sql)?).now_or_never() {

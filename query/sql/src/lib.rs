@@ -20,7 +20,7 @@ mod planning;
 mod span_join;
 mod views;
 
-pub use database::{Database, Options, Statement};
+pub use database::{Database, Engine, Options, Statement};
 pub use datafusion;
 pub use error::Error;
 pub use examples::{EXAMPLES, Example, Unit};

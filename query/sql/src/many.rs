@@ -9,12 +9,16 @@ use std::sync::{Arc, Mutex};
 
 use datafusion::arrow::array::{Array, AsArray, Int64Array};
 use datafusion::arrow::datatypes::{DataType, Date32Type, Field, Schema, SchemaRef, UInt16Type};
-use datafusion::common::{Column, exec_err};
+use datafusion::common::{Column, JoinType, exec_err};
 use datafusion::error::Result;
-use datafusion::logical_expr::{ColumnarValue, Expr, ScalarUDF, Volatility, create_udf, lit, when};
-use datafusion::prelude::{ParquetReadOptions, SessionContext};
+use datafusion::logical_expr::{
+    ColumnarValue, Expr, LogicalPlanBuilder, ScalarUDF, Volatility, cast, create_udf, lit, when,
+};
+use datafusion::prelude::{DataFrame, ParquetReadOptions, SessionContext};
 use datafusion::scalar::ScalarValue;
 use ferretto_tables::{PARTITIONS, Place, TABLES, Table};
+
+use crate::database::Runs;
 
 /// The ids that a trace may have before they meet those of the next.
 pub(crate) const IDS_OF_A_TRACE: i64 = 1_000_000_000_000;
@@ -171,12 +175,41 @@ impl FirstIds {
         })
     }
 
+    /// The traces with their first ids, as a relation: a function with the ids of this process does not run in others.
+    fn relation(&self, context: &SessionContext) -> Result<DataFrame> {
+        let rows = {
+            let known = self
+                .known
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            let row = |(place, id): (&Place, &i64)| {
+                let texts = [&place.date, &place.machine, &place.trace];
+                texts
+                    .map(|text| lit(text.as_str()))
+                    .into_iter()
+                    .chain([lit(*id)])
+                    .collect()
+            };
+            known.iter().map(row).collect::<Vec<Vec<Expr>>>()
+        };
+        let columns = (1..).zip(partition_types()).map(|(place, (name, kind))| {
+            let value = Column::from_name(format!("column{place}"));
+            cast(Expr::Column(value), kind).alias(of_first_id(&name))
+        });
+        let first_id = Expr::Column(Column::from_name("column4")).alias(FIRST_ID);
+        let rows = LogicalPlanBuilder::values(rows)?
+            .project(columns.chain([first_id]).collect::<Vec<_>>())?
+            .build()?;
+        Ok(DataFrame::new(context.state(), rows))
+    }
+
     /// Adds a table whose files are in a folder with partitions, to a session.
     pub(crate) async fn register_files(
         &self,
         context: &SessionContext,
         table: &'static Table,
         folder: &str,
+        runs: Runs,
     ) -> Result<()> {
         // Files of earlier versions lack columns.
         let columns = table.arrow_schema();
@@ -188,9 +221,18 @@ impl FirstIds {
         let options = ParquetReadOptions::default()
             .schema(&schema)
             .table_partition_cols(partition_types());
-        let rows = context.read_parquet(folder, options).await?;
+        let mut rows = context.read_parquet(folder, options).await?;
         let column = |name: &str| Expr::Column(Column::from_name(name));
-        let first = self.function().call(PARTITIONS.map(column).to_vec());
+        let first = match runs {
+            Runs::Here => self.function().call(PARTITIONS.map(column).to_vec()),
+            Runs::Elsewhere => {
+                let traces = self.relation(context)?;
+                let keys = PARTITIONS.map(of_first_id);
+                let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+                rows = rows.join(traces, JoinType::Inner, &PARTITIONS, &keys, None)?;
+                column(FIRST_ID)
+            }
+        };
         let mut select = Vec::new();
         for name in table.columns.iter().map(|column| column.name) {
             let id = column(name) + first.clone();
@@ -235,6 +277,11 @@ pub fn views_of_files(has: impl Fn(&str) -> bool) -> Vec<(String, String)> {
     std::iter::once((FIRST_ID.to_owned(), first_ids))
         .chain(TABLES.iter().filter(|table| has(table.name)).map(of_table))
         .collect()
+}
+
+/// The name of a partition's column in the relation of first ids.
+fn of_first_id(partition: &str) -> String {
+    format!("{FIRST_ID}_{partition}")
 }
 
 /// The columns of partitions. Two of them repeat few values.

@@ -4,10 +4,14 @@
 //! DataFusion knows what is a column there. So a statement with such a name is planned in vain, the name is replaced where the error points to, and the
 //! statement is planned again.
 
-use datafusion::common::{Column, SchemaError, Span};
+use datafusion::catalog::information_schema::INFORMATION_SCHEMA;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{Column, SchemaError, Span, plan_err};
+use datafusion::datasource::listing::ListingTable;
+use datafusion::datasource::source_as_provider;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::SessionState;
-use datafusion::logical_expr::{LogicalPlan, LogicalPlanBuilder};
+use datafusion::logical_expr::{DdlStatement, LogicalPlan, LogicalPlanBuilder};
 use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast;
@@ -47,6 +51,31 @@ pub(crate) async fn plan_definition(
         return LogicalPlanBuilder::empty(false).build();
     }
     plan(&context.state(), statement).await
+}
+
+/// Refuses a plan that other processes cannot run: with rows in the memory of this one, or with recursion, which Ballista has not.
+pub(crate) fn check_for_elsewhere(context: &SessionContext, plan: &LogicalPlan) -> Result<()> {
+    if matches!(plan, LogicalPlan::Ddl(DdlStatement::CreateMemoryTable(_))) {
+        return plan_err!("a table that a statement makes would be in this process only; make a view");
+    }
+    if matches!(plan, LogicalPlan::Ddl(_) | LogicalPlan::Statement(_)) {
+        return Ok(());
+    }
+    context.state().optimize(plan)?.apply_with_subqueries(|node| {
+        let is_here = match node {
+            LogicalPlan::RecursiveQuery(_) => true,
+            LogicalPlan::TableScan(scan) if scan.table_name.schema() == Some(INFORMATION_SCHEMA) => false,
+            LogicalPlan::TableScan(scan) => !source_as_provider(&scan.source)?.is::<ListingTable>(),
+            _ => false,
+        };
+        match is_here {
+            true => plan_err!(
+                "other machines run no table functions and no recursion; ask without a scheduler, or use joins"
+            ),
+            false => Ok(TreeNodeRecursion::Continue),
+        }
+    })?;
+    Ok(())
 }
 
 /// Returns the name without a table that an error says is no column, and where it stands if it says so.

@@ -217,7 +217,10 @@ async fn tables_in_files_give_the_same_answers() {
     let folder = tempfile::tempdir().unwrap();
     for trace in generated(folder.path(), 1) {
         // Tables do not fit and go into files.
-        let options = Options { memory: 10_000 };
+        let options = Options {
+            memory: 10_000,
+            ..Options::default()
+        };
         let mut spilled = Database::open(trace.as_os_str(), &options).await.unwrap();
         let mut in_memory = open(&trace).await;
         let exported = folder.path().join("tables");
