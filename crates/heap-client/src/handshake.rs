@@ -177,6 +177,13 @@ impl Welcome {
         own.map(|heap| heap.bytes)
     }
 
+    /// The shortest of all intervals. 0: nothing is sampled.
+    pub(crate) fn least_interval(&self) -> u64 {
+        let own = self.heaps().iter().map(|heap| heap.bytes);
+        let all = own.chain([self.other_heaps]).filter(|bytes| *bytes != 0);
+        all.min().unwrap_or(0)
+    }
+
     /// Writes the message, and returns its length.
     pub fn encode(&self, into: &mut [u8; Welcome::MOST_BYTES]) -> usize {
         let (waits, at_most_us) = match self.when_full {

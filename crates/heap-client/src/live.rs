@@ -1,7 +1,8 @@
 //! The exact set of sampled allocations that are alive: only their releases are told.
 //!
-//! A release first looks into the *filter*, one byte for each 128 bytes of address space (modulo its size): how many members are there. Nearly always
-//! that is none. Neighbours in memory are neighbours in the filter, so its bytes are as warm as the program's own data.
+//! A release first looks into the *filter*, one byte for each *grain* of address space (modulo its size): how many members are there. Nearly always that
+//! is none. Neighbours in memory are neighbours in the filter, so its bytes are as warm as the program's own data. A grain is a 128th of the sampling
+//! interval: then one release in a hundred finds a member that is another allocation, and the filter takes as little of the processor's caches as it can.
 //!
 //! The set itself is tables of lines of 64 bytes: seven members each, and a word with the heap of each. In a table a member is in one of two lines, by its
 //! hash; the emptier one is chosen. When both are full the next table is tried, which is larger: each page of a table costs the program a page fault, and
@@ -13,8 +14,51 @@
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU8, AtomicU64};
 
-/// Bytes of the filter: each for 128 bytes in 512 MiB.
+/// Bytes of the filter.
 pub(crate) const FILTER_BYTES: usize = 4 << 20;
+
+/// The bytes of address space that share a byte of the filter: a power of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Grain {
+    shift: u8,
+}
+
+impl Grain {
+    /// 128 bytes: the filter covers 512 MiB.
+    pub(crate) const LEAST: Grain = Grain { shift: 7 };
+    /// 16 KiB: the filter covers 64 GiB.
+    pub(crate) const MOST: Grain = Grain { shift: 14 };
+    /// Shifts are less than this.
+    pub(crate) const SHIFTS: usize = 64;
+
+    /// For samples that are so many bytes apart on average.
+    pub(crate) const fn of(interval: u64) -> Grain {
+        let shift = (interval / 128).checked_ilog2();
+        match shift {
+            Some(shift) if shift > Grain::MOST.shift as u32 => Grain::MOST,
+            Some(shift) if shift > Grain::LEAST.shift as u32 => Grain { shift: shift as u8 },
+            _ => Grain::LEAST,
+        }
+    }
+
+    /// By which number of bits an address is shifted.
+    pub(crate) const fn shift(self) -> usize {
+        self.shift as usize
+    }
+
+    /// Takes what [`shift`](Grain::shift) returned.
+    pub(crate) const fn of_shift(shift: usize) -> Grain {
+        Grain {
+            shift: (shift % Grain::SHIFTS) as u8,
+        }
+    }
+
+    /// The place of an allocation in the filter.
+    #[inline(always)]
+    pub(crate) const fn place(self, id: u64) -> usize {
+        (id >> (self.shift & 63)) as usize & (FILTER_BYTES - 1)
+    }
+}
 
 /// Lines of each table, for up to 1,792, 28,672 and 917,504 members. Powers of two.
 const TABLES: [usize; 3] = [1 << 8, 1 << 12, 1 << 17];
@@ -39,21 +83,26 @@ const _: () = assert!(size_of::<Line>() == 64);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Live<'a> {
     filter: &'a [AtomicU8],
+    grain: Grain,
     lines: &'a [Line],
     /// The last table that has had a member. A thread that has an allocation knows of all that came before it.
     last: &'a AtomicU8,
 }
 
-/// The place of an allocation in the filter.
-#[inline(always)]
-pub(crate) const fn filter_place(id: u64) -> usize {
-    (id >> 7) as usize & (FILTER_BYTES - 1)
-}
-
 impl<'a> Live<'a> {
-    /// The set in this memory, which is zeroes at first. `None` if the memory has another size.
-    pub(crate) fn new(filter: &'a [AtomicU8], lines: &'a [Line], last: &'a AtomicU8) -> Option<Live<'a>> {
-        (filter.len() == FILTER_BYTES && lines.len() == LINES).then_some(Live { filter, lines, last })
+    /// The set in this memory, which is zeroes at first. `None` if the memory has another size. The grain stays the same until it is zeroes again.
+    pub(crate) fn new(
+        filter: &'a [AtomicU8],
+        grain: Grain,
+        lines: &'a [Line],
+        last: &'a AtomicU8,
+    ) -> Option<Live<'a>> {
+        (filter.len() == FILTER_BYTES && lines.len() == LINES).then_some(Live {
+            filter,
+            grain,
+            lines,
+            last,
+        })
     }
 
     /// Whether the allocation is a member. `heap` is from 1 to 255.
@@ -77,7 +126,7 @@ impl<'a> Live<'a> {
             };
             emptier.insert(heap, id) || fuller.insert(heap, id)
         });
-        if inserted && let Some(count) = self.filter.get(filter_place(id)) {
+        if inserted && let Some(count) = self.filter.get(self.grain.place(id)) {
             // A byte that is full stays so: it says that there may be members.
             let _ = count.fetch_update(Relaxed, Relaxed, |count| count.checked_add(1));
         }
@@ -88,7 +137,7 @@ impl<'a> Live<'a> {
     pub(crate) fn remove(self, heap: u8, id: u64) -> bool {
         let mut lines = self.used(heap, id);
         let removed = lines.any(|line| line.remove(heap, id));
-        if removed && let Some(count) = self.filter.get(filter_place(id)) {
+        if removed && let Some(count) = self.filter.get(self.grain.place(id)) {
             let less = |count: u8| {
                 if count == u8::MAX {
                     None

@@ -19,7 +19,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, 
 
 use crate::connect::Granted;
 use crate::handshake::{Welcome, WhenFull};
-use crate::live::{self, FILTER_BYTES, LINES, Line, Live};
+use crate::live::{FILTER_BYTES, Grain, LINES, Line, Live};
 use crate::ring::Ring;
 use crate::system::{self, InChildren, SocketName};
 use crate::thread::{self, Thread};
@@ -51,8 +51,11 @@ static RING: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
 static RING_WORDS: AtomicUsize = AtomicUsize::new(0);
 static AREA: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 
-/// The filter of the set of live allocations; null while there is no session.
+/// The filter of the set of live allocations; null while there is no session. It begins as many bytes into a page as its grain shifts addresses, so that one
+/// load gives both.
 static FILTER: AtomicPtr<AtomicU8> = AtomicPtr::new(ptr::null_mut());
+/// What the session's filter shifts addresses by.
+static SHIFT: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether a child of this process has zeroes in place of the area.
 static IS_WIPED: AtomicBool = AtomicBool::new(false);
@@ -76,7 +79,9 @@ const PAGE: usize = 4096;
 /// Where in the first page the set of live allocations has a byte.
 const LAST_TABLE: usize = 64;
 const LINES_BYTES: usize = LINES * size_of::<Line>();
-const AREA_BYTES: usize = PAGE + FILTER_BYTES + LINES_BYTES;
+/// Behind the filter, wherever it begins.
+const LINES_AT: usize = PAGE + FILTER_BYTES + Grain::SHIFTS;
+const AREA_BYTES: usize = LINES_AT + LINES_BYTES;
 
 /// The state.
 pub(crate) fn now() -> u32 {
@@ -95,8 +100,9 @@ pub(crate) fn may_be_live(id: u64) -> bool {
     if filter.is_null() {
         return false;
     }
+    let grain = Grain::of_shift(filter.addr());
     // SAFETY: the area has the filter, of which this is a place, and stays mapped.
-    let count = unsafe { &*filter.wrapping_add(live::filter_place(id)) };
+    let count = unsafe { &*filter.wrapping_add(grain.place(id)) };
     count.load(Relaxed) != 0
 }
 
@@ -106,15 +112,16 @@ pub(crate) fn live() -> Option<Live<'static>> {
     if area.is_null() {
         return None;
     }
+    let grain = Grain::of_shift(SHIFT.load(Relaxed));
     // SAFETY: the area has these at these places. It stays mapped, is accessed by atomics only, and zeroes are valid.
     let (last, filter, lines) = unsafe {
         (
             &*area.add(LAST_TABLE).cast::<AtomicU8>(),
-            slice::from_raw_parts(area.add(PAGE).cast::<AtomicU8>(), FILTER_BYTES),
-            slice::from_raw_parts(area.add(PAGE + FILTER_BYTES).cast::<Line>(), LINES),
+            slice::from_raw_parts(area.add(PAGE + grain.shift()).cast::<AtomicU8>(), FILTER_BYTES),
+            slice::from_raw_parts(area.add(LINES_AT).cast::<Line>(), LINES),
         )
     };
-    Live::new(filter, lines, last)
+    Live::new(filter, grain, lines, last)
 }
 
 /// No session's area, or that of a child of the process that mapped it.
@@ -270,7 +277,10 @@ pub(crate) fn install(granted: &Granted) -> bool {
     DAEMON.store(granted.daemon, Relaxed);
     RING_WORDS.store(granted.words, Relaxed);
     RING.store(granted.memory, Release);
-    FILTER.store(area.wrapping_add(PAGE).cast(), SeqCst);
+    // SAFETY: nobody uses the settings before the state changes.
+    let grain = Grain::of(unsafe { &*SETTINGS.0.get() }.least_interval());
+    SHIFT.store(grain.shift(), Relaxed);
+    FILTER.store(area.wrapping_add(PAGE + grain.shift()).cast(), SeqCst);
     true
 }
 

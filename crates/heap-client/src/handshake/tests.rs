@@ -41,3 +41,15 @@ fn heaps_without_an_interval_of_their_own_have_that_of_all_others() {
         "a name without its zero"
     );
 }
+
+#[test]
+fn the_least_interval_is_of_what_is_sampled() {
+    let mut welcome = Welcome::new(0, WhenFull::Lose);
+    assert_eq!(welcome.least_interval(), 0);
+    assert!(welcome.set_interval(b"malloc", 8192));
+    assert!(welcome.set_interval(b"own", 4096));
+    assert!(welcome.set_interval(b"not", 0));
+    assert_eq!(welcome.least_interval(), 4096);
+    let welcome = Welcome::new(1024, WhenFull::Lose);
+    assert_eq!(welcome.least_interval(), 1024);
+}

@@ -15,7 +15,27 @@ fn memory() -> (Box<[AtomicU8]>, Box<[Line]>, AtomicU8) {
 }
 
 fn filter_says_no(live: Live<'_>, id: u64) -> bool {
-    live.filter[filter_place(id)].load(Relaxed) == 0
+    live.filter[live.grain.place(id)].load(Relaxed) == 0
+}
+
+#[test]
+fn a_grain_is_a_128th_of_the_interval_within_bounds() {
+    for (interval, bytes) in [
+        (0, 128),
+        (1, 128),
+        (4096, 128),
+        (32 << 10, 256),
+        (512 << 10, 4096),
+        ((1 << 20) - 1, 4096),
+        (2 << 20, 16384),
+        (u64::MAX, 16384),
+    ] {
+        let grain = Grain::of(interval);
+        assert_eq!(1_u64 << grain.shift(), bytes, "{interval}");
+        assert_eq!(Grain::of_shift(grain.shift() + 0x7f00_0000_1000), grain);
+        assert_eq!(grain.place(bytes - 1), 0);
+        assert_eq!(grain.place(bytes), 1);
+    }
 }
 
 proptest! {
@@ -24,10 +44,11 @@ proptest! {
     /// Few ids, so that the same ones come back; some far apart, some that share a byte of the filter, some no addresses at all.
     #[test]
     fn it_has_exactly_what_was_inserted_and_not_removed(
+        interval in prop::sample::select(vec![1_u64, 4096, 512 << 10, 1 << 30]),
         steps in prop::collection::vec((any::<bool>(), 1_u8..=255, 0_u64..600, 0_u32..3), 1..4000)
     ) {
         let (filter, lines, last) = memory();
-        let live = Live::new(&filter, &lines, &last).expect("memory of this size");
+        let live = Live::new(&filter, Grain::of(interval), &lines, &last).expect("memory of this size");
         let mut model = HashSet::new();
         for (inserts, heap, number, spread) in steps {
             let id = match spread {
@@ -57,7 +78,7 @@ proptest! {
 #[test]
 fn it_takes_nearly_as_many_as_there_are_places_and_refuses_the_rest() {
     let (filter, lines, last) = memory();
-    let live = Live::new(&filter, &lines, &last).expect("memory of this size");
+    let live = Live::new(&filter, Grain::LEAST, &lines, &last).expect("memory of this size");
     let places = (LINES * MEMBERS) as u64;
     let ids = || (0..places).map(|number| 0x5555_0000_0000 + number * 4096);
     let mut refused = HashSet::new();
@@ -80,7 +101,7 @@ fn it_takes_nearly_as_many_as_there_are_places_and_refuses_the_rest() {
 #[test]
 fn few_members_take_little_memory_and_more_are_found_in_all_tables() {
     let (filter, lines, last) = memory();
-    let live = Live::new(&filter, &lines, &last).expect("memory of this size");
+    let live = Live::new(&filter, Grain::LEAST, &lines, &last).expect("memory of this size");
     let id = |number: u64| 0x5555_0000_0000 + number * 48;
     let is_used = |line: &Line| line.heaps.load(Relaxed) != 0;
     (0..1000).for_each(|number| assert!(live.insert(1, id(number))));
@@ -99,7 +120,7 @@ fn few_members_take_little_memory_and_more_are_found_in_all_tables() {
 fn threads_find_their_own_members_among_those_of_others() {
     let (filter, lines, last) = memory();
     // Few lines in use: the hashes of these ids fall into the same lines of the largest table, and so of all tables.
-    let live = Live::new(&filter, &lines, &last).expect("memory of this size");
+    let live = Live::new(&filter, Grain::LEAST, &lines, &last).expect("memory of this size");
     let largest = |id: u64| live.tables(1, id).last().expect("there are tables");
     let shared = largest(0).map(std::ptr::from_ref);
     let crowd: Vec<u64> = (0..40_000_000_u64)
