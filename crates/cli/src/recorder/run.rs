@@ -264,6 +264,7 @@ impl Daemon {
                 self.reload_at,
                 self.ask_stats_at,
                 self.ends_at,
+                self.silences().map(|(due, _)| due).min(),
             ];
             let deadline = deadlines.into_iter().flatten().min();
             self.reactor
@@ -276,6 +277,11 @@ impl Daemon {
             }
             for ready in events.ready() {
                 self.hear(ready);
+            }
+            let now = monotonic_now();
+            let silent = self.silences().filter(|(due, _)| *due <= now);
+            for (_, token) in silent.collect::<Vec<_>>() {
+                self.hear_session(token);
             }
             while let Ok((id, result)) = self.results.1.try_recv() {
                 self.seal_ended(id, result);
@@ -545,6 +551,15 @@ impl Daemon {
             token if self.clients.contains_key(&token) => self.hear_client(token),
             token => self.hear_session(token),
         }
+    }
+
+    /// Until when the services of sessions have to answer, with the tokens of those sessions.
+    fn silences(&self) -> impl Iterator<Item = (u64, Token)> {
+        let sessions = self.live.values().filter_map(|live| match live {
+            Live::InMemory(session) => Some(session),
+            Live::CrashSafe { ears, .. } => ears.as_ref(),
+        });
+        sessions.filter_map(|session| Some((session.answer_due()?, session.token())))
     }
 
     fn hear_session(&mut self, token: Token) {
