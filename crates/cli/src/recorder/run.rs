@@ -35,6 +35,7 @@ use super::live::{Event, LiveSession};
 use super::metrics::{self, Board, Page};
 use super::report::{self, SessionState};
 use super::ring::{self, Leftover, Ring};
+use super::upload::Uploaded;
 use super::{FAILURE, NAME, SUCCESS, read_settings, seal, sensors};
 use crate::figures::Counted;
 
@@ -81,6 +82,8 @@ pub(super) fn run(settings_file: &Path) -> u8 {
 struct Daemon {
     settings_file: PathBuf,
     settings: Settings,
+    /// Which files were uploaded.
+    uploaded: Uploaded,
     folder: Folder,
     recorder: Recorder,
     reactor: Reactor,
@@ -182,6 +185,7 @@ impl Daemon {
             listener_to_journal: None,
             met: channel(),
             settings,
+            uploaded: Uploaded::default(),
             folder,
             reactor,
             listener,
@@ -359,6 +363,9 @@ impl Daemon {
 
     /// Does all that the recorder wants.
     fn carry_out(&mut self) {
+        if let Some(files) = self.uploaded.news(self.settings.upload.as_ref()) {
+            self.recorder.set_uploaded(files);
+        }
         while let Some(action) = self.recorder.poll(&self.now()) {
             match action {
                 Action::Start(name) => self.start_session(&name),
