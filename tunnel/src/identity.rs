@@ -1,22 +1,27 @@
 //! The identities of both ends: reads the certificates and the key, and makes `rustls`'s types of them.
 //!
-//! Called once, at the start: later, the sandbox lets the tunnel read no files. Each error names the file that it is about. Only TLS 1.3 is spoken, both
-//! ends show certificates, and no session is resumed, so each connection is judged by certificates as they are then.
+//! Called at the start and for each reload. Each error names the file that it is about. Only TLS 1.3 is spoken, both ends show certificates, and no session
+//! is resumed, so each connection is judged by certificates as they are then. After a reload a [`Judge`] judges the connections that stand, too.
+//!
+//! A list of revoked certificates, if there is one, has to speak of every certificate that is shown, and must not have expired: a list that says nothing
+//! lets nobody in.
 
 use std::fmt;
 use std::io;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::client::danger::ServerCertVerifier;
-use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::client::{Resumption, VerifierBuilderError, WebPkiServerVerifier};
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{
     AlertDescription, CertificateError, ClientConfig, ConfigBuilder, Error, RootCertStore, ServerConfig,
     WantsVerifier,
 };
 use rustls_pki_types::pem::{self, PemObject};
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, ServerName, UnixTime};
 
 /// The files of one end, in PEM.
 #[derive(Clone, Debug)]
@@ -26,6 +31,41 @@ pub(crate) struct Files {
     /// This end's certificate, and those between it and its authority.
     pub(crate) cert: PathBuf,
     pub(crate) key: PathBuf,
+    /// The certificates that the authorities have revoked.
+    pub(crate) crl: Option<PathBuf>,
+}
+
+/// The server's side of TLS, and who may come.
+pub(crate) struct HostIdentity {
+    pub(crate) config: Arc<ServerConfig>,
+    pub(crate) judge: Judge,
+}
+
+/// The client's side of TLS, and whom it takes for the host's end.
+pub(crate) struct GuestIdentity {
+    pub(crate) config: Arc<ClientConfig>,
+    pub(crate) judge: Judge,
+}
+
+/// Judges the certificates that the other end has shown.
+pub(crate) enum Judge {
+    OfGuests(Arc<dyn ClientCertVerifier>),
+    OfHost(Arc<WebPkiServerVerifier>, ServerName<'static>),
+}
+
+impl Judge {
+    /// Whether the other end would be let in if it showed this chain at this time.
+    pub(crate) fn judge(&self, chain: &[CertificateDer<'_>], at: UnixTime) -> Result<(), Error> {
+        let [certificate, between @ ..] = chain else {
+            return Err(Error::NoCertificatesPresented);
+        };
+        match self {
+            Judge::OfGuests(verifier) => verifier.verify_client_cert(certificate, between, at).map(drop),
+            Judge::OfHost(verifier, name) => verifier
+                .verify_server_cert(certificate, between, name, &[], at)
+                .map(drop),
+        }
+    }
 }
 
 /// Why a file is of no use.
@@ -49,6 +89,14 @@ pub(crate) enum IdentityError {
     Expired(PathBuf),
     #[error("the certificate in {} is not valid yet: is this machine's clock right?", .0.display())]
     NotYet(PathBuf),
+    #[error("the certificate in {} is revoked by the list in {}: have a new one issued", cert.display(), crl.display())]
+    Revoked { cert: PathBuf, crl: PathBuf },
+    #[error("{} holds no list of revoked certificates: it needs a part that starts with -----BEGIN X509 CRL-----", .0.display())]
+    NoList(PathBuf),
+    #[error("a list in {} is of no use: {reason}", path.display())]
+    List { path: PathBuf, reason: String },
+    #[error("the list of revoked certificates in {} has expired: have a new one issued", .0.display())]
+    ExpiredList(PathBuf),
     #[error("the certificate in {} is of no use: {error}", path.display())]
     Certificate { path: PathBuf, error: Error },
     #[error("cannot check certificates with {}: {reason}", path.display())]
@@ -58,45 +106,77 @@ pub(crate) enum IdentityError {
 /// The contents of the files.
 struct Contents {
     authorities: Arc<RootCertStore>,
+    revoked: Vec<CertificateRevocationListDer<'static>>,
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
 }
 
 impl Files {
+    /// The same files, wherever the program is later.
+    pub(crate) fn absolute(self) -> Files {
+        let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
+        Files {
+            ca: absolute(self.ca),
+            cert: absolute(self.cert),
+            key: absolute(self.key),
+            crl: self.crl.map(absolute),
+        }
+    }
+
     /// How the host's end speaks.
-    pub(crate) fn server(&self) -> Result<Arc<ServerConfig>, IdentityError> {
-        let Contents {
-            authorities,
-            chain,
-            key,
-        } = self.read()?;
-        let verifier = WebPkiClientVerifier::builder_with_provider(authorities, provider())
-            .build()
-            .map_err(|error| self.no_verifier(&error))?;
+    pub(crate) fn host(&self) -> Result<HostIdentity, IdentityError> {
+        let contents = self.read()?;
+        // Its name is for guests to judge.
+        let nobody = ServerName::from(Ipv4Addr::UNSPECIFIED);
+        self.check_own(
+            &Judge::OfHost(self.of_servers(&contents)?, nobody),
+            &contents.chain,
+        )?;
+        let verifier = self.of_clients(&contents)?;
         let builder = self.spoken(ServerConfig::builder_with_provider(provider()))?;
         let config = builder
-            .with_client_cert_verifier(verifier)
-            .with_single_cert(chain, key);
+            .with_client_cert_verifier(verifier.clone())
+            .with_single_cert(contents.chain, contents.key);
         let mut config = config.map_err(|error| self.not_a_pair(error))?;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(Arc::new(config))
+        Ok(HostIdentity {
+            config: Arc::new(config),
+            judge: Judge::OfGuests(verifier),
+        })
     }
 
-    /// How the guest's end speaks.
-    pub(crate) fn client(&self) -> Result<Arc<ClientConfig>, IdentityError> {
-        let Contents {
-            authorities,
-            chain,
-            key,
-        } = self.read()?;
+    /// How the end of a guest speaks that expects this name of the host's.
+    pub(crate) fn guest(&self, name: &ServerName<'static>) -> Result<GuestIdentity, IdentityError> {
+        let contents = self.read()?;
+        self.check_own(&Judge::OfGuests(self.of_clients(&contents)?), &contents.chain)?;
+        let verifier = self.of_servers(&contents)?;
         let builder = self.spoken(ClientConfig::builder_with_provider(provider()))?;
         let config = builder
-            .with_root_certificates(authorities)
-            .with_client_auth_cert(chain, key);
+            .with_webpki_verifier(verifier.clone())
+            .with_client_auth_cert(contents.chain, contents.key);
         let mut config = config.map_err(|error| self.not_a_pair(error))?;
         config.resumption = Resumption::disabled();
-        Ok(Arc::new(config))
+        Ok(GuestIdentity {
+            config: Arc::new(config),
+            judge: Judge::OfHost(verifier, name.clone()),
+        })
+    }
+
+    fn of_clients(&self, contents: &Contents) -> Result<Arc<dyn ClientCertVerifier>, IdentityError> {
+        WebPkiClientVerifier::builder_with_provider(contents.authorities.clone(), provider())
+            .with_crls(contents.revoked.clone())
+            .enforce_revocation_expiration()
+            .build()
+            .map_err(|error| self.not_built(error))
+    }
+
+    fn of_servers(&self, contents: &Contents) -> Result<Arc<WebPkiServerVerifier>, IdentityError> {
+        WebPkiServerVerifier::builder_with_provider(contents.authorities.clone(), provider())
+            .with_crls(contents.revoked.clone())
+            .enforce_revocation_expiration()
+            .build()
+            .map_err(|error| self.not_built(error))
     }
 
     fn spoken<S: rustls::ConfigSide>(
@@ -116,9 +196,11 @@ impl Files {
                 error,
             })?;
         }
-        let authorities = Arc::new(authorities);
+        let revoked = match &self.crl {
+            Some(path) => lists(path)?,
+            None => Vec::new(),
+        };
         let chain = certificates(&self.cert)?;
-        self.check_dates(&authorities, &chain)?;
         let key = PrivateKeyDer::from_pem_slice(&read(&self.key)?).map_err(|error| match error {
             pem::Error::NoItemsFound => IdentityError::NoKey(self.key.clone()),
             error => IdentityError::Pem {
@@ -127,40 +209,52 @@ impl Files {
             },
         })?;
         Ok(Contents {
-            authorities,
+            authorities: Arc::new(authorities),
+            revoked,
             chain,
             key,
         })
     }
 
-    /// Looks whether this end's own certificate is valid now, rather than have the other end find out.
-    fn check_dates(
-        &self,
-        authorities: &Arc<RootCertStore>,
-        chain: &[CertificateDer<'static>],
-    ) -> Result<(), IdentityError> {
-        let verifier = WebPkiServerVerifier::builder_with_provider(authorities.clone(), provider());
-        let verifier = verifier.build();
-        let verifier = verifier.map_err(|error| self.no_verifier(&error))?;
-        let [certificate, between @ ..] = chain else {
-            return Err(IdentityError::NoCertificate(self.cert.clone()));
+    /// Looks whether this end's own certificate is of use now, rather than have the other end find out.
+    fn check_own(&self, judge: &Judge, chain: &[CertificateDer<'static>]) -> Result<(), IdentityError> {
+        let why = match judge.judge(chain, UnixTime::now()) {
+            Err(Error::InvalidCertificate(why)) => why,
+            Ok(()) | Err(_) => return Ok(()),
         };
-        let nobody = ServerName::try_from("invalid").map_err(|error| self.no_verifier(&error))?;
-        match verifier.verify_server_cert(certificate, between, &nobody, &[], UnixTime::now()) {
-            Err(Error::InvalidCertificate(
-                CertificateError::Expired | CertificateError::ExpiredContext { .. },
-            )) => Err(IdentityError::Expired(self.cert.clone())),
-            Err(Error::InvalidCertificate(
-                CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. },
-            )) => Err(IdentityError::NotYet(self.cert.clone())),
-            Err(error @ Error::InvalidCertificate(CertificateError::BadEncoding)) => {
-                Err(IdentityError::Certificate {
-                    path: self.cert.clone(),
-                    error,
-                })
+        let cert = || self.cert.clone();
+        match (why, &self.crl) {
+            (CertificateError::Expired | CertificateError::ExpiredContext { .. }, _) => {
+                Err(IdentityError::Expired(cert()))
             }
+            (CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. }, _) => {
+                Err(IdentityError::NotYet(cert()))
+            }
+            (why @ CertificateError::BadEncoding, _) => Err(IdentityError::Certificate {
+                path: cert(),
+                error: Error::InvalidCertificate(why),
+            }),
+            (CertificateError::Revoked, Some(crl)) => Err(IdentityError::Revoked {
+                cert: cert(),
+                crl: crl.clone(),
+            }),
+            (
+                CertificateError::ExpiredRevocationList
+                | CertificateError::ExpiredRevocationListContext { .. },
+                Some(crl),
+            ) => Err(IdentityError::ExpiredList(crl.clone())),
             // Authority, purpose and name are for the other end to judge: its authorities may be others.
-            Ok(_) | Err(_) => Ok(()),
+            _ => Ok(()),
+        }
+    }
+
+    fn not_built(&self, error: VerifierBuilderError) -> IdentityError {
+        match (error, &self.crl) {
+            (VerifierBuilderError::InvalidCrl(error), Some(path)) => IdentityError::List {
+                path: path.clone(),
+                reason: Error::from(error).to_string(),
+            },
+            (error, _) => self.no_verifier(&error),
         }
     }
 
@@ -188,6 +282,24 @@ impl Files {
         }
     }
 
+    fn lists(&self) -> impl fmt::Display + '_ {
+        self.crl.as_deref().unwrap_or(Path::new("-")).display()
+    }
+
+    /// The folders that have to be readable for a reload: of the files as they are named, and of those that links lead to now. A file that takes the place
+    /// of another is in the folder of that.
+    pub(crate) fn folders(&self) -> Vec<PathBuf> {
+        let named = [&self.ca, &self.cert, &self.key].into_iter().chain(&self.crl);
+        let all = named.flat_map(|path| [std::path::absolute(path), path.canonicalize()]);
+        let mut folders: Vec<PathBuf> = all
+            .flatten()
+            .filter_map(|path| path.parent().map(Path::to_owned))
+            .collect();
+        folders.sort();
+        folders.dedup();
+        folders
+    }
+
     /// Says why a connection failed, in terms of these files.
     pub(crate) fn explain(&self, error: &Error) -> String {
         let (ca, cert) = (self.ca.display(), self.cert.display());
@@ -208,6 +320,16 @@ impl Files {
                         "its certificate is for another machine: {why}; --tls-name says which name it has"
                     )
                 }
+                CertificateError::Revoked => "its certificate is revoked".to_owned(),
+                CertificateError::UnknownRevocationStatus => format!(
+                    "{} has no list of its certificate's authority, so it may be revoked",
+                    self.lists()
+                ),
+                CertificateError::ExpiredRevocationList
+                | CertificateError::ExpiredRevocationListContext { .. } => format!(
+                    "the list of revoked certificates in {} has expired: put a new one there, and reload",
+                    self.lists()
+                ),
                 CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
                     "its certificate is not for this end of a connection: see its extended key usage"
                         .to_owned()
@@ -221,16 +343,22 @@ impl Files {
                 AlertDescription::CertificateExpired => {
                     format!("it says that the certificate in {cert} has expired")
                 }
+                AlertDescription::CertificateRevoked => {
+                    format!("it says that the certificate in {cert} is revoked")
+                }
                 AlertDescription::CertificateRequired
                 | AlertDescription::BadCertificate
                 | AlertDescription::UnsupportedCertificate
                 | AlertDescription::CertificateUnknown
-                | AlertDescription::CertificateRevoked
                 | AlertDescription::AccessDenied => {
                     format!("it does not take the certificate in {cert}: {alert:?}")
                 }
                 alert => format!("it ends the connection: {alert:?}"),
             },
+            Error::InvalidCertRevocationList(why) => format!(
+                "its certificate cannot be looked up in {}: {why:?}; is the list by its authority, and the only one by that name?",
+                self.lists()
+            ),
             error => format!("it does not speak TLS 1.3 as it should: {error}"),
         }
     }
@@ -257,6 +385,19 @@ fn read(path: &Path) -> Result<Vec<u8>, IdentityError> {
         path: path.to_owned(),
         error,
     })
+}
+
+fn lists(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, IdentityError> {
+    let bytes = read(path)?;
+    let found: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(&bytes).collect();
+    let found = found.map_err(|error| IdentityError::Pem {
+        path: path.to_owned(),
+        error,
+    })?;
+    match found.is_empty() {
+        true => Err(IdentityError::NoList(path.to_owned())),
+        false => Ok(found),
+    }
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, IdentityError> {

@@ -7,6 +7,9 @@
 #![forbid(unsafe_code)]
 
 mod identity;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "what fails in a test fails the test")]
+mod manual;
 mod pair;
 mod policy;
 mod tunnel;
@@ -30,7 +33,7 @@ use tunnel::{End, Tunnel};
 /// TLS between traced_relay and the tracing service of another machine.
 ///
 /// On a guest, traced_relay connects to it: PERFETTO_RELAY_SOCK_NAME is what --listen says there. On the host, it connects to the service, traced
-/// --enable-relay-endpoint. Each end shows its certificate, and takes only those of an authority in --tls-ca.
+/// --enable-relay-endpoint. Each end shows its certificate, and takes only those of an authority in --tls-ca. SIGHUP has all files read anew.
 #[derive(Debug, Parser)]
 #[command(name = "ferretto-tunnel", version = ferretto_daemons::VERSION, disable_version_flag = true)]
 #[command(infer_long_args = true, after_long_help = environment())]
@@ -52,6 +55,9 @@ struct Args {
     /// The key of this end's certificate, in PEM
     #[arg(long, value_name = "FILE")]
     tls_key: PathBuf,
+    /// The certificates that the authorities have revoked, in PEM: a list of each authority, none of them expired
+    #[arg(long, value_name = "FILE")]
+    tls_crl: Option<PathBuf>,
     /// The name in the certificate of the host's end, instead of the host in --to; for guests
     #[arg(long, value_name = "NAME")]
     tls_name: Option<String>,
@@ -103,9 +109,12 @@ impl Args {
             return Err(TunnelError::Itself(self.to.clone()).into());
         }
         Ok(match (self.end, &self.tls_name) {
-            (Word::Guest, _) => End::Guest(files.client()?, self.server_name()?),
+            (Word::Guest, _) => {
+                let name = self.server_name()?;
+                End::Guest(files.guest(&name)?, name)
+            }
             (Word::Host, Some(_)) => return Err(TunnelError::NameOfGuest.into()),
-            (Word::Host, None) => End::Host(files.server()?),
+            (Word::Host, None) => End::Host(files.host()?),
         })
     }
 
@@ -149,14 +158,21 @@ impl Daemon for Args {
             ca: self.tls_ca.clone(),
             cert: self.tls_cert.clone(),
             key: self.tls_key.clone(),
-        };
+            crl: self.tls_crl.clone(),
+        }
+        .absolute();
         let end = self.end(&files)?;
         startup.go_into_background(&self.common)?;
         let to = self.to.clone().absolute();
         let listener = self.listener()?;
-        let policy = policy::policy(&self.listen, &to);
+        let policy = policy::policy(&self.listen, &to, files.folders());
         let mut reactor = Reactor::new()?;
-        reactor.watch_signals(&daemon::ending_signals())?;
+        let mut signals = daemon::ending_signals();
+        // Also one whose starter ignores it: a manager that has the files read anew means it.
+        if !signals.contains(&tunnel::RELOAD) {
+            signals.push(tunnel::RELOAD);
+        }
+        reactor.watch_signals(&signals)?;
         let status = format!("listening on {}, connecting to {to}, as {files}", self.listen);
         let destination = Destination::new(to, reactor.waker());
         let tunnel = Tunnel::new(reactor, listener, end, files, destination)?;

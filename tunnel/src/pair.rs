@@ -13,6 +13,7 @@ use ferretto_ipc::Stream;
 use ferretto_ipc::reactor::{Event, Reactor, Token};
 use ferretto_ipc::transport::Received;
 use rustls::Connection;
+use rustls_pki_types::{CertificateDer, UnixTime};
 
 /// The size of the buffer that all pairs share, and the share of it that a pair may keep.
 pub(crate) const BUFFER: usize = 64 * 1024;
@@ -60,7 +61,8 @@ pub(crate) struct Pair {
     far: PairedSocket,
     near: Option<PairedSocket>,
     tls: Connection,
-    is_known: bool,
+    /// When both ends got to know each other.
+    known_at: Option<UnixTime>,
     /// Bytes for the near socket, and how many of them it has taken.
     down: Vec<u8>,
     taken: usize,
@@ -88,7 +90,7 @@ impl Pair {
             far: PairedSocket::new(far, token),
             near: None,
             tls,
-            is_known: false,
+            known_at: None,
             down: Vec::new(),
             taken: 0,
             up_ended: false,
@@ -107,7 +109,12 @@ impl Pair {
     }
 
     pub(crate) fn is_known(&self) -> bool {
-        self.is_known
+        self.known_at.is_some()
+    }
+
+    /// What the far end has shown, and when both ends got to know each other; `None` before.
+    pub(crate) fn shown(&self) -> Option<(&[CertificateDer<'static>], UnixTime)> {
+        Some((self.tls.peer_certificates().unwrap_or_default(), self.known_at?))
     }
 
     pub(crate) fn far_host(&self) -> Option<String> {
@@ -157,7 +164,8 @@ impl Pair {
         if self.tls.is_handshaking() {
             return Fate::Lives;
         }
-        if !std::mem::replace(&mut self.is_known, true) {
+        if self.known_at.is_none() {
+            self.known_at = Some(UnixTime::now());
             self.deadline = None;
             return Fate::Known;
         }
@@ -290,8 +298,8 @@ impl Pair {
         let input = is_connected && !self.down_ended && self.down.is_empty() && self.tls.wants_read();
         let output = !is_connected || self.tls.wants_write();
         self.far.watch(reactor, input, output);
-        let near_input = self.is_known && !self.up_ended && !self.tls.wants_write();
-        let near_output = self.is_known && !self.down.is_empty();
+        let near_input = self.is_known() && !self.up_ended && !self.tls.wants_write();
+        let near_output = self.is_known() && !self.down.is_empty();
         if let Some(near) = &mut self.near {
             near.watch(reactor, near_input, near_output);
         }

@@ -2,23 +2,28 @@
 //!
 //! Nothing here waits for a peer. Strangers cost little: at most [`HANDSHAKES`] of them are known to the host's end at a time, for at most 10 s. When another
 //! comes, the oldest has to go. So a crowd of them that says nothing holds up no guest, whose handshake takes two round trips.
+//!
+//! A reload has the files read anew. What is wrong with the new files changes nothing but the log. Otherwise they count for each handshake that ends from
+//! then on, and of the connections that stand, only those end whose certificates the new files would have refused when they came: it is revoked now, or
+//! its authority has gone. What has only expired since goes on.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use ferretto_daemons::acceptor::{ACCEPTS_PER_TURN, Acceptor, Room};
 use ferretto_daemons::destination::Destination;
 use ferretto_daemons::log;
 use ferretto_daemons::open_files::most_descriptors;
-use ferretto_ipc::reactor::{Deadlines, Event, Events, ReactorError, Token, monotonic_now};
+use ferretto_ipc::reactor::{Deadlines, Event, Events, ReactorError, Signal, Token, monotonic_now};
 use ferretto_ipc::{Listener, Reactor, Stream};
-use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection};
+use rustls::{ClientConnection, ServerConnection};
 use rustls_pki_types::ServerName;
 
-use crate::identity::Files;
+use crate::identity::{Files, GuestIdentity, HostIdentity, IdentityError, Judge};
 use crate::pair::{BUFFER, Failure, Fate, Pair, Side};
 
+/// The signal that has the files read anew.
+pub(crate) const RELOAD: Signal = Signal::HangUp;
 /// Handshakes at the host's end at a time.
 const HANDSHAKES: usize = 64;
 /// Pairs at a time, if there are descriptors for as many.
@@ -33,9 +38,9 @@ const BETWEEN_COMPLAINTS: Duration = Duration::from_secs(10);
 /// Which end of the tunnel this is.
 pub(crate) enum End {
     /// Takes clients in the clear, and connects to the host's end, which has this name.
-    Guest(Arc<ClientConfig>, ServerName<'static>),
+    Guest(GuestIdentity, ServerName<'static>),
     /// Takes guests' ends, and connects to the service in the clear.
-    Host(Arc<ServerConfig>),
+    Host(HostIdentity),
 }
 
 impl End {
@@ -45,6 +50,21 @@ impl End {
             End::Guest(..) => Side::Near,
             End::Host(_) => Side::Far,
         }
+    }
+
+    fn judge(&self) -> &Judge {
+        match self {
+            End::Guest(identity, _) => &identity.judge,
+            End::Host(identity) => &identity.judge,
+        }
+    }
+
+    /// The same end with what the files hold now.
+    fn renewed(&self, files: &Files) -> Result<End, IdentityError> {
+        Ok(match self {
+            End::Guest(_, name) => End::Guest(files.guest(name)?, name.clone()),
+            End::Host(_) => End::Host(files.host()?),
+        })
     }
 }
 
@@ -59,6 +79,8 @@ pub(crate) struct Tunnel {
     pairs: BTreeMap<u64, Pair>,
     most_pairs: usize,
     last_id: u64,
+    /// The last pair whose handshake began by files of before the last reload.
+    last_old: u64,
     complaints: Complaints,
     buffer: Vec<u8>,
 }
@@ -87,6 +109,7 @@ impl Tunnel {
             pairs: BTreeMap::new(),
             most_pairs: (descriptors / 2).clamp(1, PAIRS),
             last_id: 0,
+            last_old: 0,
             complaints: Complaints::default(),
             buffer: vec![0; BUFFER],
         };
@@ -94,16 +117,52 @@ impl Tunnel {
         Ok(tunnel)
     }
 
-    /// Passes bytes on until a signal comes. Then passes on the data so far.
+    /// Passes bytes on until a signal comes that ends the program. Then passes on the data so far.
     pub(crate) fn run(mut self) -> Result<(), ReactorError> {
         let mut events = Events::new();
         self.find();
-        while events.signals().is_empty() {
+        while !is_told_to_end(&events) {
+            if events.signals().contains(&RELOAD) {
+                self.reload();
+            }
             self.turn(&events)?;
             let deadlines = self.deadlines(None);
             self.reactor.wait(&mut events, deadlines)?;
         }
         self.drain()
+    }
+
+    /// Goes on by what the files hold now, see the [module](self).
+    fn reload(&mut self) {
+        match self.end.renewed(&self.files) {
+            Ok(end) => self.end = end,
+            Err(error) => {
+                return log::error(format_args!(
+                    "goes on by the files of before, because the new ones are of no use: {error}"
+                ));
+            }
+        }
+        self.last_old = self.last_id;
+        let mut ended = 0;
+        for id in self.ids(Pair::is_known) {
+            if let Err(failure) = self.judge(id) {
+                ended += 1;
+                self.failed(id, &failure);
+                self.end_pair(id);
+            }
+        }
+        let left = self.pairs.len();
+        log::info(format_args!(
+            "has read the files anew: {left} connections go on, {ended} have ended because their certificates do not count any more"
+        ));
+    }
+
+    /// Judges a pair that knows its far end by the files as they were read last.
+    fn judge(&self, id: u64) -> Result<(), Failure> {
+        match self.pairs.get(&id).and_then(Pair::shown) {
+            Some((chain, at)) => self.end.judge().judge(chain, at).map_err(Failure::Tls),
+            None => Ok(()),
+        }
     }
 
     fn drain(mut self) -> Result<(), ReactorError> {
@@ -117,7 +176,7 @@ impl Tunnel {
             pair.watch(&self.reactor);
         }
         let mut events = Events::new();
-        while !self.pairs.is_empty() && monotonic_now() < until && events.signals().is_empty() {
+        while !self.pairs.is_empty() && monotonic_now() < until && !is_told_to_end(&events) {
             let deadlines = self.deadlines(Some(until));
             self.reactor.wait(&mut events, deadlines)?;
             self.turn(&events)?;
@@ -201,22 +260,22 @@ impl Tunnel {
         let [far_token, near_token] = tokens(id);
         let now = monotonic_now();
         let begun = match &self.end {
-            End::Guest(config, name) => {
+            End::Guest(identity, name) => {
                 let Some(address) = self.destination.current() else {
                     client.hang_up();
                     return self.find();
                 };
                 let far = Stream::connect(address).map_err(|error| error.to_string());
-                let tls =
-                    ClientConnection::new(config.clone(), name.clone()).map_err(|error| error.to_string());
+                let tls = ClientConnection::new(identity.config.clone(), name.clone())
+                    .map_err(|error| error.to_string());
                 far.and_then(|far| Ok((far, tls?))).map(|(far, tls)| {
                     let mut pair = Pair::new((far, far_token), tls.into(), now);
                     pair.join((client, near_token));
                     pair
                 })
             }
-            End::Host(config) => {
-                let tls = ServerConnection::new(config.clone()).map_err(|error| error.to_string());
+            End::Host(identity) => {
+                let tls = ServerConnection::new(identity.config.clone()).map_err(|error| error.to_string());
                 tls.map(|tls| Pair::new((client, far_token), tls.into(), now))
             }
         };
@@ -263,7 +322,7 @@ impl Tunnel {
         if matches!(fate, Fate::Known) {
             fate = match self.know(id) {
                 Ok(()) => self.again(id),
-                Err(reason) => Fate::Over(Some(Failure::Near(reason))),
+                Err(failure) => Fate::Over(Some(failure)),
             };
         }
         match fate {
@@ -290,15 +349,18 @@ impl Tunnel {
     }
 
     /// Both ends of a pair know each other. At the host's end, it gets its connection to the service.
-    fn know(&mut self, id: u64) -> Result<(), String> {
+    fn know(&mut self, id: u64) -> Result<(), Failure> {
+        if id <= self.last_old {
+            self.judge(id)?;
+        }
         match &self.end {
             End::Guest(..) => self.destination.answered(),
             End::Host(_) => {
                 let Some(address) = self.destination.current() else {
                     self.find();
-                    return Err("its address is being looked up".to_owned());
+                    return Err(Failure::Near("its address is being looked up".to_owned()));
                 };
-                let near = Stream::connect(address).map_err(|error| error.to_string())?;
+                let near = Stream::connect(address).map_err(|error| Failure::Near(error.to_string()))?;
                 let [_, token] = tokens(id);
                 if let Some(pair) = self.pairs.get_mut(&id) {
                     pair.join((near, token));
@@ -339,6 +401,10 @@ impl Tunnel {
             pair.close(&self.reactor);
         }
     }
+}
+
+fn is_told_to_end(events: &Events) -> bool {
+    events.signals().iter().any(|signal| *signal != RELOAD)
 }
 
 /// Failures of connections, in the log: not more often than one line in [`BETWEEN_COMPLAINTS`].

@@ -134,3 +134,23 @@ fn machine(upload: &Upload) -> Result<String, String> {
         name => Ok(name.to_owned()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_manual_page_has_all_options_and_no_others() {
+        let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/man/ferretto-upload.1"));
+        let mut page = page.unwrap();
+        for (of_roff, text) in [("\\-", "-"), ("\\fB", ""), ("\\fI", ""), ("\\fR", "")] {
+            page = page.replace(of_roff, text);
+        }
+        let options = |text: &str| -> std::collections::BTreeSet<String> {
+            let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
+            let options = words.filter(|word| word.starts_with("--") && word.len() > 2);
+            options.map(str::to_owned).collect()
+        };
+        assert_eq!(options(&page), options(HELP));
+    }
+}

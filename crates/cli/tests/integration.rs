@@ -66,6 +66,7 @@ mod sdk_examples;
 mod sdk_interop;
 mod security;
 mod shares;
+mod silent_service;
 mod sysfs_power;
 mod terminal;
 mod trace_files;

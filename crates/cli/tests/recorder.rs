@@ -548,6 +548,40 @@ fn the_quota_holds_at_every_moment_and_the_oldest_file_goes_first() {
 }
 
 #[test]
+fn a_file_that_was_uploaded_makes_room_before_older_ones() {
+    let programs = Programs::ours();
+    // A file of this session may take 2,432 KiB, so 168 KiB remain for other files.
+    let mut flight = Flight::new(&programs, Side::Ours, "");
+    let state = flight.system.path("upload");
+    flight.set(&format!(
+        "quota = \"2600 KiB\"\n[upload]\nurl = \"file:///nowhere\"\nstate = {:?}",
+        state.display().to_string()
+    ));
+    flight.configure("meters", METERS);
+    flight.start();
+    flight.await_sessions(&["meters"]);
+    let older = flight.seal(&[]).remove(0);
+    let uploaded = flight.seal(&[]).remove(0);
+    // As the uploader writes it.
+    std::fs::create_dir(&state).unwrap();
+    let name = uploaded.file_name().unwrap().to_str().unwrap();
+    std::fs::write(state.join("draft"), format!("{{\"done\": [{name:?}]}}")).unwrap();
+    std::fs::rename(state.join("draft"), state.join("state.json")).unwrap();
+    for _ in 0..1000 {
+        flight.seal(&[]);
+        if !uploaded.exists() {
+            break;
+        }
+        assert!(older.exists(), "{}", flight.said());
+    }
+    assert!(!uploaded.exists(), "no room was needed: {}", flight.said());
+    // One more may have had to go at once.
+    let deleted = flight.said();
+    let deleted: Vec<_> = deleted.lines().filter(|line| line.contains("deleted ")).collect();
+    assert!(deleted[0].contains(name), "{deleted:?}");
+}
+
+#[test]
 fn a_recorder_that_is_killed_at_any_moment_leaves_whole_files_and_comes_back() {
     let seed = std::env::var("FERRETTO_SEED")
         .ok()

@@ -5,12 +5,17 @@
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
 use ferretto_ipc::client::{Call, CallId, ClientConnection, ClientEvent, InvokeError, ServiceHandle};
 use ferretto_ipc::frame::{MAX_FRAME, Violation};
-use ferretto_ipc::reactor::Interest;
+use ferretto_ipc::reactor::{Interest, monotonic_now};
 use ferretto_ipc::transport::{ReadEnd, Stream, TransportError};
 use ferretto_wire::bulk::PageAligned;
+
+/// How long whoever listens at the service's address may leave everything unanswered. A service that a service manager starts now, or on a busy machine, is
+/// far faster.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Why the connection to the service ended.
 #[derive(Debug)]
@@ -23,6 +28,8 @@ pub enum Disconnect {
     Rejected,
     /// The socket failed.
     Transport(TransportError),
+    /// Whoever listens at the address has not answered anything for this long.
+    Silent(Duration),
     /// The service sent bytes that are no frame.
     Violation(Violation),
     /// The service sent a message that does not decode.
@@ -48,6 +55,11 @@ impl fmt::Display for Disconnect {
                 f.write_str("the service rejected the producer; it has as many as it can take")
             }
             Disconnect::Transport(error) => error.fmt(f),
+            Disconnect::Silent(patience) => write!(
+                f,
+                "the tracing service has not answered within {} s; see whether it is stopped or overloaded, and whether another program listens at its address",
+                patience.as_secs()
+            ),
             Disconnect::Violation(value) => write!(f, "the service broke the protocol: {value}"),
             Disconnect::Malformed { message, reason } => {
                 write!(f, "the service sent a malformed {message}: {reason}")
@@ -136,6 +148,23 @@ pub(crate) struct Channel {
     service: ServiceHandle,
     scratch: PageAligned,
     state: State,
+    patience: Patience,
+}
+
+/// How long the host may be silent.
+#[derive(Debug)]
+enum Patience {
+    /// Until this monotonic time, unless it answers.
+    Until(u64),
+    /// The time is over. What has come until now is still handled.
+    LastLook,
+    Over,
+}
+
+impl Patience {
+    fn new() -> Patience {
+        Patience::Until(monotonic_now().saturating_add(ANSWER_PATIENCE.as_nanos() as u64))
+    }
 }
 
 #[derive(Debug)]
@@ -159,6 +188,7 @@ impl Channel {
             service,
             scratch,
             state: State::Open,
+            patience: Patience::new(),
         })
     }
 
@@ -185,6 +215,22 @@ impl Channel {
             Ok(ReadEnd::Drained | ReadEnd::Paused) => {}
             Ok(ReadEnd::Closed) => self.failed(Disconnect::Closed),
             Err(error) => self.failed(error.into()),
+        }
+    }
+
+    /// When to call [`handle_timeout`](Self::handle_timeout); `None` once the host has answered.
+    pub(crate) fn answer_due(&self) -> Option<u64> {
+        match (&self.state, &self.patience) {
+            (State::Open, Patience::Until(at)) if !self.connection.is_answered() => Some(*at),
+            _ => None,
+        }
+    }
+
+    /// Ends the connection if the host has not answered by now. Call it before [`step`](Self::step).
+    pub(crate) fn handle_timeout(&mut self, now: u64) {
+        if self.answer_due().is_some_and(|due| due <= now) {
+            self.on_readable();
+            self.patience = Patience::LastLook;
         }
     }
 
@@ -223,11 +269,15 @@ impl Channel {
             && self.stream.connect_to_next();
         if has_other {
             self.connection.begin_again();
+            self.patience = Patience::new();
         }
         has_other
     }
 
     pub(crate) fn step(&mut self) -> Step<'_> {
+        if matches!(self.patience, Patience::Over) && !self.connection.is_answered() {
+            self.failed(Disconnect::Silent(ANSWER_PATIENCE));
+        }
         self.state = match std::mem::replace(&mut self.state, State::Open) {
             State::Broken(_) if self.tries_another_address() => State::Open,
             State::Broken(violation) => State::Ending(Some(violation.into())),
@@ -235,6 +285,10 @@ impl Channel {
         };
         match self.connection.next_event() {
             Ok(Some(event)) => Step::Event(event),
+            Ok(None) if matches!(self.patience, Patience::LastLook) => {
+                self.patience = Patience::Over;
+                Step::Again
+            }
             Ok(None) => match &mut self.state {
                 State::Open | State::Broken(_) => Step::Idle,
                 State::Ending(reason) => reason.take().map_or(Step::Idle, Step::Lost),

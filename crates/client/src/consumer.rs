@@ -4,7 +4,8 @@
 //! [`interest`](ConsumerEndpoint::interest), call [`on_readable`](ConsumerEndpoint::on_readable) and
 //! [`flush`](ConsumerEndpoint::flush), and take events until there are none. Every request gets at least one
 //! [`ConsumerEvent::Reply`] with its id, an error when the connection ends first; then comes
-//! [`ConsumerEvent::Disconnected`], which is the last.
+//! [`ConsumerEvent::Disconnected`], which is the last. Nobody has to answer, so the caller also calls [`handle_timeout`](ConsumerEndpoint::handle_timeout)
+//! when [`answer_due`](ConsumerEndpoint::answer_due) has passed.
 //!
 //! Trace configs are sent as the bytes that the caller passes, so that fields of a newer schema reach the service.
 
@@ -99,6 +100,17 @@ impl ConsumerEndpoint {
     /// Sends waiting requests, as far as the socket takes them. Call it after making requests and when the descriptor is writable.
     pub fn flush(&mut self) {
         self.channel.flush();
+    }
+
+    /// When to call [`handle_timeout`](Self::handle_timeout), on the monotonic clock; `None` once the service has answered.
+    pub fn answer_due(&self) -> Option<u64> {
+        self.channel.answer_due()
+    }
+
+    /// Gives up a service that has not answered by now ([`Disconnect::Silent`]), or goes on to the next address of its name. Call it when
+    /// [`answer_due`](Self::answer_due) has passed, then take events.
+    pub fn handle_timeout(&mut self, now: u64) {
+        self.channel.handle_timeout(now);
     }
 
     /// The next event, or `None` when there is none for now.

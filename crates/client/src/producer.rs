@@ -219,6 +219,17 @@ impl ProducerEndpoint {
         self.channel.flush();
     }
 
+    /// When to call [`handle_timeout`](Self::handle_timeout), on the monotonic clock; `None` once the service has answered.
+    pub fn answer_due(&self) -> Option<u64> {
+        self.channel.answer_due()
+    }
+
+    /// Gives up a service that has not answered by now ([`Disconnect::Silent`]), or goes on to the next address of its name. Call it when
+    /// [`answer_due`](Self::answer_due) has passed, then take events.
+    pub fn handle_timeout(&mut self, now: u64) {
+        self.channel.handle_timeout(now);
+    }
+
     /// The next event, or `None` when there is none for now.
     pub fn next_event(&mut self) -> Option<ProducerEvent> {
         loop {

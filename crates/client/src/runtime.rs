@@ -209,10 +209,13 @@ impl Runtime {
 
     /// When the next turn is due if no descriptor becomes ready before.
     pub fn deadlines(&self) -> Deadlines {
-        let of_connections = self
-            .connections
-            .iter()
-            .flat_map(|connection| [connection.retry_at(), connection.link.deadline()]);
+        let of_connections = self.connections.iter().flat_map(|connection| {
+            [
+                connection.retry_at(),
+                connection.answer_due(),
+                connection.link.deadline(),
+            ]
+        });
         let of_updates = self.sources.all.iter().map(|state| state.update_at);
         let of_startup = self.startup.iter().filter(|session| !session.aborting);
         let monotonic = of_connections
@@ -306,6 +309,7 @@ impl Runtime {
     /// Carries out the service's commands received so far; returns how many there were.
     pub fn serve(&mut self, id: ConnectionId) -> usize {
         let Some(index) = self.index(id) else { return 0 };
+        self.connections[index].end_silence();
         let mut count = 0;
         while let Some(event) = self.connections[index]
             .link

@@ -238,6 +238,11 @@ impl Recorder {
         self.is_changed = true;
     }
 
+    /// Notes which files were uploaded. They make room before all others.
+    pub fn set_uploaded(&mut self, files: BTreeSet<FileName>) {
+        self.shelf.set_uploaded(files);
+    }
+
     /// Adds a session, or starts it anew because its config has changed. Its files need up to `room` bytes, and its ring on the disk, if it has one, up
     /// to `ring`. The rings of all sessions may take a third of the quota at most, because what is left of them and the files made of that need the rest.
     pub fn add_session(&mut self, name: SessionName, room: u64, ring: u64, now: &Now) {

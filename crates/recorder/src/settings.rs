@@ -48,7 +48,8 @@ pub struct Settings {
     pub ring: u64,
     /// The loopback port of the metrics; there are none if not given.
     pub metrics: Option<u16>,
-    /// Where sealed files are copied to. The recorder itself has no use for it: the uploader is another program.
+    /// Where sealed files are copied to. The uploader is another program; the recorder
+    /// only looks at its state, for files that were uploaded make room first.
     pub upload: Option<Upload>,
     /// When sessions are sealed by themselves.
     #[serde(rename = "trigger")]

@@ -2,7 +2,7 @@
 //!
 //! [`Recorder`](crate::Recorder) asks it before each seal. The files on the shelf and the room reserved for files that are being written never
 //! exceed the quota together, nor do they with the rings of crash-safe sessions and the remains of such rings. A file that should be deleted counts
-//! until it is known to be gone.
+//! until it is known to be gone. Uploaded files make room before those that exist only here; within each kind, the oldest go first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,6 +32,8 @@ pub struct Shelf {
     leaving: BTreeSet<FileName>,
     /// The files that could not be deleted; all are in `files`.
     stuck: BTreeSet<FileName>,
+    /// Files of which there is a copy elsewhere. Some may be gone here.
+    uploaded: BTreeSet<FileName>,
     /// The room of the files that are being written.
     reserved: BTreeMap<SealId, u64>,
     /// The room of rings on the disk.
@@ -47,6 +49,7 @@ impl Shelf {
             files: files.into_iter().collect(),
             leaving: BTreeSet::new(),
             stuck: BTreeSet::new(),
+            uploaded: BTreeSet::new(),
             reserved: BTreeMap::new(),
             rings: BTreeMap::new(),
             leftovers: BTreeMap::new(),
@@ -55,6 +58,10 @@ impl Shelf {
 
     pub(crate) fn set_quota(&mut self, quota: u64) {
         self.quota = quota;
+    }
+
+    pub(crate) fn set_uploaded(&mut self, uploaded: BTreeSet<FileName>) {
+        self.uploaded = uploaded;
     }
 
     /// Returns the size of all files.
@@ -128,9 +135,8 @@ impl Shelf {
         let deletable: u64 = self.deletable().map(|(_, size)| size).sum();
         let in_way = after.saturating_sub(self.quota);
         let lacking = (bytes + self.reserved()).saturating_sub(free);
-        let oldest = self.deletable().next().map(|(name, _)| name.clone());
-        match oldest {
-            Some(oldest) if deletable >= in_way.max(lacking) => Room::After(oldest),
+        match self.most_dispensable() {
+            Some(name) if deletable >= in_way.max(lacking) => Room::After(name.clone()),
             _ if !self.reserved.is_empty() => Room::Later,
             _ => Room::Never,
         }
@@ -145,19 +151,33 @@ impl Shelf {
         self.used() + self.reserved() + self.of_rings() > self.quota
     }
 
-    /// Returns the oldest file, if it is too many for the quota or from before this time.
+    /// Files that can be deleted and are not being deleted yet, the oldest first.
+    fn candidates(&self) -> impl Iterator<Item = &FileName> {
+        self.deletable()
+            .map(|(name, _)| name)
+            .filter(|name| !self.leaving.contains(*name))
+    }
+
+    /// Returns the file that makes room next.
+    fn most_dispensable(&self) -> Option<&FileName> {
+        let mut uploaded = self.candidates().filter(|name| self.uploaded.contains(*name));
+        uploaded.next().or_else(|| self.candidates().next())
+    }
+
+    /// Returns a file that is too many for the quota, or else the oldest if it is from before this time.
     pub(crate) fn surplus(&self, before: i64) -> Option<FileName> {
-        let mut candidates = self.deletable().filter(|(name, _)| !self.leaving.contains(*name));
-        let (oldest, _) = candidates.next()?;
         let leaving: u64 = self.leaving.iter().filter_map(|name| self.files.get(name)).sum();
         let is_over = self.used() - leaving + self.reserved() + self.of_rings() > self.quota;
-        (is_over || oldest.time < before).then(|| oldest.clone())
+        let chosen = match is_over {
+            true => self.most_dispensable(),
+            false => self.candidates().next().filter(|oldest| oldest.time < before),
+        };
+        chosen.cloned()
     }
 
     /// Returns the time of the oldest file that can be deleted.
     pub(crate) fn oldest(&self) -> Option<i64> {
-        let mut candidates = self.deletable().filter(|(name, _)| !self.leaving.contains(*name));
-        candidates.next().map(|(name, _)| name.time)
+        self.candidates().next().map(|name| name.time)
     }
 
     /// Notes that a file is being deleted.

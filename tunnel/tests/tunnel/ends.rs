@@ -82,6 +82,13 @@ impl Running {
         assert!(status.unwrap().success());
     }
 
+    /// Has it read its files anew, and waits until it says what came of it.
+    pub(crate) fn reload(&mut self, said: &str) {
+        let before = self.log().matches(said).count();
+        self.signal("-HUP");
+        await_that(said, || self.log().matches(said).count() > before);
+    }
+
     pub(crate) fn wait(&mut self) -> ExitStatus {
         let mut status = None;
         await_that("it ends", || {
@@ -125,6 +132,9 @@ pub(crate) fn command(end: &str, listen: &str, to: &str, identity: &Identity) ->
     command.arg("--tls-ca").arg(&identity.ca);
     command.arg("--tls-cert").arg(&identity.cert);
     command.arg("--tls-key").arg(&identity.key);
+    if let Some(crl) = &identity.crl {
+        command.arg("--tls-crl").arg(crl);
+    }
     command
 }
 

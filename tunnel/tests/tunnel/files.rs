@@ -41,6 +41,18 @@ fn errors_say_what_is_wrong_with_which_file() {
     let missing = fleet.path("missing");
     let expired = fleet.issue("old.example", ExtendedKeyUsagePurpose::ClientAuth, Valid::Once);
     let early = fleet.issue("new.example", ExtendedKeyUsagePurpose::ClientAuth, Valid::OneDay);
+    let no_list = path("list", "-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n");
+    let revoked = fleet.issue("revoked.example", ExtendedKeyUsagePurpose::ClientAuth, Valid::Now);
+    let list = fleet.revoke(&[&revoked], Valid::Now);
+    let strangers = Fleet::new();
+    let old_list = fleet.path("old-list");
+    std::fs::rename(fleet.revoke(&[], Valid::Once), &old_list).unwrap();
+    let list_of_strangers = strangers.revoke(&[], Valid::Now);
+    fleet.revoke(&[&revoked], Valid::Now);
+    let with_crl = |identity: &Identity, crl: &std::path::Path| Identity {
+        crl: Some(crl.to_owned()),
+        ..identity.clone()
+    };
     let with_ca = |ca: &std::path::Path| Identity {
         ca: ca.to_owned(),
         ..good.clone()
@@ -69,6 +81,13 @@ fn errors_say_what_is_wrong_with_which_file() {
         (with_key(&key), &key, "cannot be used"),
         (expired.clone(), &expired.cert, "has expired"),
         (early.clone(), &early.cert, "not valid yet"),
+        (with_crl(&good, &missing), &missing, "No such file"),
+        (
+            with_crl(&good, &empty),
+            &empty,
+            "holds no list of revoked certificates",
+        ),
+        (with_crl(&good, &no_list), &no_list, "is of no use"),
     ];
     for (identity, file, said) in cases {
         for end in ["guest", "host"] {
@@ -77,6 +96,13 @@ fn errors_say_what_is_wrong_with_which_file() {
             assert!(log.contains(said), "{end}, {said}: {log}");
         }
     }
+    let log = refusal("guest", "127.0.0.1:1", &with_crl(&revoked, &list), &[]);
+    assert!(log.contains("is revoked by the list in"), "{log}");
+    let log = refusal("guest", "127.0.0.1:1", &with_crl(&good, &old_list), &[]);
+    assert!(log.contains("has expired: have a new one issued"), "{log}");
+    // Others may have been issued by other authorities than this end's.
+    let log = refusal("host", "127.0.0.1:0", &with_crl(&other, &list_of_strangers), &[]);
+    assert!(log.contains("would connect to itself"), "{log}");
 }
 
 #[test]

@@ -6,4 +6,5 @@ mod ends;
 mod files;
 mod fleet;
 mod passing;
+mod reload;
 mod strangers;

@@ -12,14 +12,14 @@ use crate::ends::{PATIENCE, Scene};
 use crate::fleet::{Fleet, HOST, Identity, Valid};
 
 /// Whether the tunnel closes a client's connection without a word.
-fn is_hung_up_on(socket: &Path) -> bool {
+pub(crate) fn is_hung_up_on(socket: &Path) -> bool {
     let mut client = UnixStream::connect(socket).unwrap();
     client.set_read_timeout(Some(PATIENCE)).unwrap();
     matches!(client.read(&mut [0]), Ok(0))
 }
 
 /// Whether bytes go through this connection, and a new one.
-fn assert_served(scene: &Scene, old: &mut (UnixStream, TcpStream), socket: &Path) {
+pub(crate) fn assert_served(scene: &Scene, old: &mut (UnixStream, TcpStream), socket: &Path) {
     let mut new = scene.connect(socket);
     for (client, served) in [old, &mut new] {
         let mut buffer = [0; 2];

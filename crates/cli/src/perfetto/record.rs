@@ -282,8 +282,10 @@ impl Recorder<'_> {
                 continue;
             }
             let command = self.workload.as_ref().and_then(Workload::next_deadline);
+            let answer = self.endpoint.as_ref().and_then(ConsumerEndpoint::answer_due);
             let deadline = [
                 self.session.next_deadline(),
+                answer.map(Duration::from_nanos),
                 self.patience_ends,
                 self.start_due,
                 self.ends_at,
@@ -309,6 +311,9 @@ impl Recorder<'_> {
             {
                 endpoint.on_readable();
                 self.take_events();
+            }
+            if let Some(endpoint) = &mut self.endpoint {
+                endpoint.handle_timeout(monotonic_now());
             }
             self.show_snapshots();
             self.session.handle_timeout(now());

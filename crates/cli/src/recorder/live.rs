@@ -9,7 +9,7 @@ use ferretto_client::consumer::{ConsumerEndpoint, ConsumerEvent, ConsumerReply};
 use ferretto_ipc::Address;
 use ferretto_ipc::client::CallError;
 use ferretto_ipc::ports::ConsumerMethod;
-use ferretto_ipc::reactor::{Reactor, Token, Watch};
+use ferretto_ipc::reactor::{Reactor, Token, Watch, monotonic_now};
 use ferretto_proto::messages::TraceStats;
 use ferretto_proto::messages::observable_events::{CloneTriggerHit, Type as ObservableEventType};
 
@@ -86,6 +86,11 @@ impl LiveSession {
             .update(reactor, Some((self.endpoint.as_fd(), self.endpoint.interest())));
     }
 
+    /// When [`on_ready`](Self::on_ready) is to be called though nothing comes: the service has not answered by then.
+    pub(super) fn answer_due(&self) -> Option<u64> {
+        self.endpoint.answer_due()
+    }
+
     /// Asks for its statistics.
     pub(super) fn ask_for_stats(&mut self) {
         // A service that does not read will not answer either.
@@ -96,6 +101,7 @@ impl LiveSession {
     /// Reads what has come; returns what it means.
     pub(super) fn on_ready(&mut self) -> Vec<Event> {
         self.endpoint.on_readable();
+        self.endpoint.handle_timeout(monotonic_now());
         self.endpoint.flush();
         let mut events = Vec::new();
         while let Some(event) = self.endpoint.next_event() {

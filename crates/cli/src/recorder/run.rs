@@ -35,6 +35,7 @@ use super::live::{Event, LiveSession};
 use super::metrics::{self, Board, Page};
 use super::report::{self, SessionState};
 use super::ring::{self, Leftover, Ring};
+use super::upload::Uploaded;
 use super::{FAILURE, NAME, SUCCESS, read_settings, seal, sensors};
 use crate::figures::Counted;
 
@@ -81,6 +82,8 @@ pub(super) fn run(settings_file: &Path) -> u8 {
 struct Daemon {
     settings_file: PathBuf,
     settings: Settings,
+    /// Which files were uploaded.
+    uploaded: Uploaded,
     folder: Folder,
     recorder: Recorder,
     reactor: Reactor,
@@ -182,6 +185,7 @@ impl Daemon {
             listener_to_journal: None,
             met: channel(),
             settings,
+            uploaded: Uploaded::default(),
             folder,
             reactor,
             listener,
@@ -264,6 +268,7 @@ impl Daemon {
                 self.reload_at,
                 self.ask_stats_at,
                 self.ends_at,
+                self.silences().map(|(due, _)| due).min(),
             ];
             let deadline = deadlines.into_iter().flatten().min();
             self.reactor
@@ -276,6 +281,11 @@ impl Daemon {
             }
             for ready in events.ready() {
                 self.hear(ready);
+            }
+            let now = monotonic_now();
+            let silent = self.silences().filter(|(due, _)| *due <= now);
+            for (_, token) in silent.collect::<Vec<_>>() {
+                self.hear_session(token);
             }
             while let Ok((id, result)) = self.results.1.try_recv() {
                 self.seal_ended(id, result);
@@ -353,6 +363,9 @@ impl Daemon {
 
     /// Does all that the recorder wants.
     fn carry_out(&mut self) {
+        if let Some(files) = self.uploaded.news(self.settings.upload.as_ref()) {
+            self.recorder.set_uploaded(files);
+        }
         while let Some(action) = self.recorder.poll(&self.now()) {
             match action {
                 Action::Start(name) => self.start_session(&name),
@@ -545,6 +558,15 @@ impl Daemon {
             token if self.clients.contains_key(&token) => self.hear_client(token),
             token => self.hear_session(token),
         }
+    }
+
+    /// Until when the services of sessions have to answer, with the tokens of those sessions.
+    fn silences(&self) -> impl Iterator<Item = (u64, Token)> {
+        let sessions = self.live.values().filter_map(|live| match live {
+            Live::InMemory(session) => Some(session),
+            Live::CrashSafe { ears, .. } => ears.as_ref(),
+        });
+        sessions.filter_map(|session| Some((session.answer_due()?, session.token())))
     }
 
     fn hear_session(&mut self, token: Token) {

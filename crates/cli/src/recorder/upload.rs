@@ -1,16 +1,18 @@
-//! `ferretto recorder upload`, and what `status` says of uploads.
+//! `ferretto recorder upload`, what `status` says of uploads, and the files that were uploaded, for the recorder.
 //!
 //! Another program uploads, `ferretto-upload` (`upload/` in the repository), because its HTTP and TLS are larger than the whole recorder. This module
 //! starts it, and reads its state file, whose form is in `upload/src/state.rs`.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use chrono::{DateTime, Local};
-use ferretto_recorder::Upload;
+use ferretto_recorder::{FileName, Upload};
 use serde_json::Value;
 
 use crate::figures::{Bytes, Counted};
@@ -36,6 +38,33 @@ pub(super) fn become_uploader(settings_file: &Path, once: Option<&str>) -> Strin
              sources"
         ),
         _ => format!("cannot start {}: {error}", program.display()),
+    }
+}
+
+/// The files that were uploaded, as the uploader's state file has them.
+#[derive(Debug, Default)]
+pub(super) struct Uploaded {
+    /// Tells one state of the file from the next: the uploader puts a new file in the place of the old one.
+    seen: Option<[u64; 3]>,
+    /// The file that was seen.
+    of: PathBuf,
+}
+
+impl Uploaded {
+    /// Returns the files, if they may be others than the last time. Of a state that cannot be read, nothing was uploaded.
+    pub(super) fn news(&mut self, upload: Option<&Upload>) -> Option<BTreeSet<FileName>> {
+        let file = upload.map(|upload| upload.state.join(STATE)).unwrap_or_default();
+        let about = std::fs::metadata(&file).ok();
+        let seen = about.map(|about| [about.ino(), about.mtime() as u64, about.mtime_nsec() as u64]);
+        if (&seen, &file) == (&self.seen, &self.of) {
+            return None;
+        }
+        let state = std::fs::read(&file).ok();
+        let state: Option<Value> = state.and_then(|text| serde_json::from_slice(&text).ok());
+        (self.seen, self.of) = (seen, file);
+        let done = state.as_ref().and_then(|state| state["done"].as_array());
+        let names = done.into_iter().flatten().filter_map(Value::as_str);
+        Some(names.filter_map(FileName::parse).collect())
     }
 }
 
@@ -111,5 +140,36 @@ mod tests {
             "{told}"
         );
         assert!(told.ends_with(": the bucket is gone\n"), "{told}");
+    }
+
+    #[test]
+    fn uploaded_files_are_read_once_for_each_state_of_the_uploader() {
+        let root = tempfile::tempdir().unwrap();
+        let upload = Upload {
+            url: "s3://bucket".to_owned(),
+            machine: None,
+            max_bytes_per_second: None,
+            state: root.path().to_owned(),
+        };
+        let mut uploaded = Uploaded::default();
+        assert_eq!(uploaded.news(None), None);
+        assert_eq!(
+            uploaded.news(Some(&upload)),
+            Some(BTreeSet::new()),
+            "another file"
+        );
+        assert_eq!(uploaded.news(Some(&upload)), None);
+        let name = "20261126T215617.123Z-sched-r.pftrace";
+        let write = |text: &str| {
+            let draft = root.path().join("draft");
+            std::fs::write(&draft, text).unwrap();
+            std::fs::rename(&draft, root.path().join(STATE)).unwrap();
+        };
+        write(&format!(r#"{{"done": ["{name}", "another.txt"]}}"#));
+        let news = uploaded.news(Some(&upload)).unwrap();
+        assert_eq!(news.iter().map(FileName::to_string).collect::<Vec<_>>(), [name]);
+        assert_eq!(uploaded.news(Some(&upload)), None);
+        write("{ half");
+        assert_eq!(uploaded.news(Some(&upload)), Some(BTreeSet::new()));
     }
 }

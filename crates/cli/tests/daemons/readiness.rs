@@ -206,6 +206,8 @@ fn the_units_leave_the_daemons_little() {
         ("heapprofd.service", "3.0"),
         ("ferretto-recorder.service", "2.0"),
         ("ferretto-upload.service", "1.5"),
+        ("ferretto-tunnel-guest.service", "1.5"),
+        ("ferretto-tunnel-host.service", "1.5"),
     ] {
         let mut analyze = Command::new("systemd-analyze");
         analyze

@@ -148,3 +148,54 @@ fn after_the_last_address_the_client_learns_why_that_failed_and_its_calls_fail()
     }
     panic!("it is never over");
 }
+
+/// Handles what there is after the time to answer; tells how the connection ended, if it did.
+fn after_silence(channel: &mut Channel) -> Option<Disconnect> {
+    let due = channel.answer_due().expect("a time by which to answer");
+    channel.handle_timeout(due - 1);
+    assert_eq!(channel.answer_due(), Some(due));
+    channel.handle_timeout(due);
+    loop {
+        match channel.step() {
+            Step::Idle => return None,
+            Step::Again | Step::Event(_) => {}
+            Step::Lost(reason) => return Some(reason),
+        }
+    }
+}
+
+#[test]
+fn a_host_that_accepts_and_says_nothing_is_given_up() {
+    let (ours, _silent) = Stream::pair().unwrap();
+    let mut channel = Channel::bind(ours, CONSUMER_PORT.name, 4096).unwrap();
+    channel.flush();
+    let reason = after_silence(&mut channel);
+    assert!(matches!(reason, Some(Disconnect::Silent(_))), "{reason:?}");
+    assert_eq!(channel.answer_due(), None);
+    assert!(matches!(channel.step(), Step::Idle));
+}
+
+#[test]
+fn silence_at_one_address_of_a_name_leads_to_the_next() {
+    let (mut channel, listeners) = channel(&["127.0.0.1", "127.0.0.2"]);
+    let _silent = accept(&listeners[0]);
+    channel.flush();
+    assert!(after_silence(&mut channel).is_none());
+    let _silent_too = accept(&listeners[1]);
+    channel.flush();
+    let reason = after_silence(&mut channel);
+    assert!(matches!(reason, Some(Disconnect::Silent(_))), "{reason:?}");
+}
+
+#[test]
+fn an_answer_that_waits_to_be_read_is_in_time() {
+    let (mut service, ours) = FakeService::new(&CONSUMERS);
+    let mut channel = Channel::bind(ours, CONSUMER_PORT.name, 4096).unwrap();
+    channel.flush();
+    assert!(service.asked().is_empty());
+    assert!(after_silence(&mut channel).is_none());
+    assert_eq!(channel.answer_due(), None);
+    // It has answered once, so it may think about the rest for as long as it likes.
+    channel.handle_timeout(u64::MAX);
+    assert!(matches!(channel.step(), Step::Idle));
+}

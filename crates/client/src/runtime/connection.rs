@@ -161,6 +161,22 @@ impl Connection {
         }
     }
 
+    /// When the service has to have answered, if it has not.
+    pub(super) fn answer_due(&self) -> Option<u64> {
+        match self.phase {
+            Phase::Connecting => self.link.with(|producer| producer.answer_due()).flatten(),
+            Phase::Waiting { .. } | Phase::Connected { .. } => None,
+        }
+    }
+
+    /// Gives up a service that does not answer.
+    pub(super) fn end_silence(&self) {
+        if let Phase::Connecting = self.phase {
+            self.link
+                .with(|producer| producer.handle_timeout(monotonic_now()));
+        }
+    }
+
     pub(super) fn state(&self) -> ConnectionState {
         match &self.phase {
             Phase::Connected { .. } => ConnectionState::Connected,

@@ -10,7 +10,7 @@ use ferretto_ipc::channel::{Nothing, Receiver};
 use ferretto_ipc::client::{CallError, CallId, InvokeError, More};
 use ferretto_ipc::frame::MAX_PAYLOAD;
 use ferretto_ipc::ports::ConsumerMethod;
-use ferretto_ipc::reactor::{Deadline, Deadlines, Interest};
+use ferretto_ipc::reactor::{Deadline, Deadlines, Interest, monotonic_now};
 use ferretto_proto::messages::observable_events::Type as ObservableEventType;
 use ferretto_proto::messages::{CloneSessionResponse, ObservableEvents};
 
@@ -698,6 +698,9 @@ impl Worker {
                 command => self.command(command),
             }
         }
+        if let Some(endpoint) = self.endpoint() {
+            endpoint.handle_timeout(monotonic_now());
+        }
         self.take_events()?;
         if let Some(endpoint) = self.endpoint() {
             endpoint.flush();
@@ -734,7 +737,12 @@ impl Served for Worker {
     }
 
     fn deadlines(&self) -> Deadlines {
-        self.unfinished.then_some(Deadline::Monotonic(0)).into()
+        let answer = match &self.connection {
+            Connection::Open(endpoint) => endpoint.answer_due(),
+            Connection::Wanted(_) | Connection::Over(_) => None,
+        };
+        let deadline = self.unfinished.then_some(0).or(answer);
+        deadline.map(Deadline::Monotonic).into()
     }
 
     fn turn(&mut self, ready: Readiness, services: &mut Services<'_>) -> Turn {

@@ -17,6 +17,8 @@ enum Event {
     Request(u8, u8, bool),
     /// A seal that is under way ends: with this share of its room, or with a failure.
     Finish(usize, Option<u8>),
+    /// One of the files, or of those that will be there, is uploaded.
+    Upload(usize),
     /// Files can be deleted, or not, from now on.
     Deletable(bool),
     /// The other users of the disk take so much.
@@ -38,6 +40,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (0..3u8).prop_map(Event::End),
         8 => (0..4u8, 0..3u8, any::<bool>()).prop_map(|(name, reason, person)| Event::Request(name, reason, person)),
         6 => (0..4usize, prop::option::weighted(0.8, 0..=100u8)).prop_map(|(which, share)| Event::Finish(which, share)),
+        3 => (0..8usize).prop_map(Event::Upload),
         1 => any::<bool>().prop_map(Event::Deletable),
         1 => (0..900u64).prop_map(Event::Others),
         1 => (0..1500u64).prop_map(Event::Quota),
@@ -57,6 +60,9 @@ struct Machine {
     /// The disk. Files that are being written count with all that they may take.
     files: BTreeMap<FileName, u64>,
     writing: BTreeMap<SealId, Order>,
+    uploaded: BTreeSet<FileName>,
+    /// Files that could not be deleted since the settings were read last.
+    stuck: BTreeSet<FileName>,
     others: u64,
     deletable: bool,
     /// The sessions that were started and have not ended.
@@ -87,6 +93,8 @@ impl Machine {
             wall: 1_000_000_000,
             files: BTreeMap::new(),
             writing: BTreeMap::new(),
+            uploaded: BTreeSet::new(),
+            stuck: BTreeSet::new(),
             others: 0,
             deletable: true,
             running: BTreeSet::new(),
@@ -207,6 +215,10 @@ impl Machine {
                 self.recorder
                     .seal_ended(id, result.ok_or_else(|| "no".to_owned()));
             }
+            Event::Upload(which) => {
+                self.uploaded.extend(self.files.keys().nth(which).cloned());
+                self.recorder.set_uploaded(self.uploaded.clone());
+            }
             Event::Deletable(deletable) => self.deletable = deletable,
             Event::Others(bytes) => {
                 let ours = self.occupied();
@@ -219,11 +231,11 @@ impl Machine {
                 }
                 self.is_settled &= quota >= self.accounted();
                 self.settings.quota = quota;
-                self.recorder.set_settings(&self.settings);
+                self.set_settings();
             }
             Event::Keep(ms) => {
                 self.settings.keep = ms.map(Duration::from_millis);
-                self.recorder.set_settings(&self.settings);
+                self.set_settings();
             }
             Event::ClockSet(by) => self.wall += by,
             Event::Kill => {
@@ -241,6 +253,8 @@ impl Machine {
                 self.requests = counters.total();
                 self.told = self.requests;
                 self.recorder = Recorder::new(&self.settings, files, counters);
+                self.recorder.set_uploaded(self.uploaded.clone());
+                self.stuck.clear();
                 let rings = std::mem::take(&mut self.rings)
                     .into_values()
                     .map(|(_, bytes)| bytes);
@@ -291,17 +305,22 @@ impl Machine {
                     self.writing.insert(order.id, order);
                 }
                 Action::Remove(name) => {
-                    let size = self.files.get(&name).copied().expect("it is there");
-                    if self.deletable {
-                        let deletable = self.files.keys().next().unwrap();
-                        assert!(
-                            *deletable == name
-                                || !self.recorder.shelf.has(deletable)
-                                || self.is_stuck(deletable)
-                        );
-                        self.files.remove(&name);
+                    assert!(self.files.contains_key(&name), "it is not there");
+                    let deletable = || self.files.keys().filter(|name| !self.stuck.contains(*name));
+                    let oldest = deletable().next();
+                    let dispensable = deletable().find(|name| self.uploaded.contains(*name)).or(oldest);
+                    let is_old = |name: &FileName| {
+                        let keep = self.settings.keep.map(|keep| keep.as_millis() as i64);
+                        keep.is_some_and(|keep| name.time < self.wall - keep)
+                    };
+                    assert!(
+                        dispensable == Some(&name) || oldest == Some(&name) && is_old(&name),
+                        "{name} goes before {dispensable:?}"
+                    );
+                    match self.deletable {
+                        true => drop(self.files.remove(&name)),
+                        false => drop(self.stuck.insert(name.clone())),
                     }
-                    let _ = size;
                     self.recorder.removed(&name, self.deletable);
                 }
                 Action::Tell(id, outcome) => {
@@ -339,9 +358,9 @@ impl Machine {
         assert_eq!(self.recorder.open_requests(), self.asked.len());
     }
 
-    fn is_stuck(&self, name: &FileName) -> bool {
-        let mut deletable = self.recorder.shelf.files();
-        deletable.any(|(other, _)| other == name)
+    fn set_settings(&mut self) {
+        self.recorder.set_settings(&self.settings);
+        self.stuck.clear();
     }
 }
 
@@ -358,7 +377,7 @@ proptest! {
         // Once all seals have ended and nothing stands in the way, nobody is left without an answer.
         machine.happen(Event::Deletable(true));
         machine.happen(Event::Others(0));
-        machine.recorder.set_settings(&machine.settings.clone());
+        machine.set_settings();
         machine.settle();
         while !machine.writing.is_empty() {
             machine.happen(Event::Finish(0, Some(50)));
@@ -616,4 +635,28 @@ fn requests_for_one_session_are_carried_out_one_after_the_other_and_hold_up_no_o
     };
     recorder.seal_ended(second, Ok(written));
     assert_eq!(orders(&mut recorder), [third]);
+}
+
+#[test]
+fn what_was_uploaded_makes_room_before_what_exists_only_here() {
+    let settings = Settings {
+        quota: 300,
+        ..Settings::default()
+    };
+    let (mut recorder, mut now, name) = running(&settings);
+    let reason = Reason::new("r");
+    let mut files = Vec::new();
+    for _ in 0..3 {
+        now.wall += 1;
+        recorder.request(&name, &reason, Asker::Person, &now);
+        files.push(sealed(&mut recorder, &now).unwrap());
+    }
+    recorder.set_uploaded(BTreeSet::from([files[1].clone()]));
+    for number in [1, 0, 2] {
+        now.wall += 1;
+        recorder.request(&name, &reason, Asker::Person, &now);
+        assert_eq!(recorder.poll(&now), Some(Action::Remove(files[number].clone())));
+        recorder.removed(&files[number], true);
+        sealed(&mut recorder, &now).unwrap();
+    }
 }
