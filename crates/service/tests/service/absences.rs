@@ -153,7 +153,7 @@ fn a_data_source_that_was_never_offered_is_named_at_the_stop() {
         absences(&world.read(consumer)),
         [(
             "not offered",
-            now.boot,
+            world.now.boot,
             vec![not_offered("never"), not_offered("filtered")]
         )]
     );
