@@ -25,7 +25,7 @@ pub struct HeapConfig {
     /// Whose heaps.
     pub targets: Targets,
     /// Which of these processes.
-    pub ages: Ages,
+    pub(crate) ages: Ages,
     /// A process that ran before must have at least so much anonymous memory, in memory and swapped out, in KiB.
     pub least_anonymous_kb: u64,
     /// The offer to clients.
@@ -46,7 +46,7 @@ pub struct HeapConfig {
 
 /// Which processes are profiled, by their age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ages {
+pub(crate) enum Ages {
     /// All of them.
     Any,
     /// Programs that begin after the profile.

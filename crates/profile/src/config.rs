@@ -209,12 +209,12 @@ pub struct Scope {
     /// That many more command lines, in the order in which they are seen.
     pub additional_cmdlines: u32,
     /// One of so many parts of all processes.
-    pub shard: Option<Shard>,
+    pub(crate) shard: Option<Shard>,
 }
 
 impl Scope {
     /// The only processes that are in it, if their ids tell.
-    pub fn pids_alone(&self) -> Option<&BTreeSet<i32>> {
+    pub(crate) fn pids_alone(&self) -> Option<&BTreeSet<i32>> {
         let is_alone = self.cmdlines.is_empty() && self.additional_cmdlines == 0 && self.shard.is_none();
         Some(&self.pids).filter(|pids| is_alone && !pids.is_empty())
     }
@@ -222,7 +222,7 @@ impl Scope {
 
 /// The part of all processes whose id has this rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shard {
+pub(crate) struct Shard {
     /// How many parts there are.
     pub count: u32,
     /// Which of them is sampled.

@@ -7,7 +7,7 @@ use perf_event_open_sys::bindings as sys;
 
 /// The contents of an event's samples besides thread, time and counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SampleLayout {
+pub(crate) struct SampleLayout {
     /// Counts of several events (`PERF_FORMAT_GROUP`) instead of one.
     pub is_group: bool,
     /// The words beside each count.
@@ -44,7 +44,7 @@ impl CountFormat {
 
 /// Bits that are set in `perf_event_attr.sample_regs_user`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RegisterCount(pub u32);
+pub(crate) struct RegisterCount(pub u32);
 
 /// A record as far as profiles need it.
 #[derive(Clone, Debug, PartialEq)]

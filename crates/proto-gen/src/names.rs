@@ -6,7 +6,7 @@ use buffa_codegen::idents::{escape_mod_ident, is_rust_keyword};
 
 /// The Rust path below `root` of the type with this full protobuf name: outer messages are modules in snake case.
 #[must_use]
-pub fn rust_path(root: &str, full_name: &str) -> String {
+pub(crate) fn rust_path(root: &str, full_name: &str) -> String {
     let relative = full_name.strip_prefix(".perfetto.protos.").unwrap_or(full_name);
     let mut path = root.to_owned();
     let mut parts = relative.split('.').peekable();
@@ -39,7 +39,7 @@ pub fn field(name: &str) -> String {
 
 /// The type, or variant of one, for a name in snake case.
 #[must_use]
-pub fn camel_case(name: &str) -> String {
+pub(crate) fn camel_case(name: &str) -> String {
     let mut camel = String::new();
     for part in name.split('_') {
         let mut letters = part.chars();

@@ -27,7 +27,7 @@ pub(crate) const ENUM_VALUE: i32 = 2;
 ///
 /// # Errors
 /// If the selection names a message or field that is not in `files`.
-pub fn prune(
+pub(crate) fn prune(
     files: &[FileDescriptorProto],
     selection: &Selection,
 ) -> Result<Vec<FileDescriptorProto>, Error> {

@@ -198,11 +198,11 @@ pub const MESSAGES: Selection = Selection {
 
 /// The roots of [`MESSAGES`] that only readers of traces need. Types that no other root, and no writer, reaches are compiled with the
 /// feature `trace` of `ferretto-proto` alone.
-pub const ONLY_IN_TRACES: &[&str] = &[".perfetto.protos.Trace"];
+pub(crate) const ONLY_IN_TRACES: &[&str] = &[".perfetto.protos.Trace"];
 
 /// Fields of [`MESSAGES`] that belong to data sources of the daemons. Types that only these fields reach are compiled with the feature
 /// `probes` of `ferretto-proto`, like the fields. Without it the fields stay unknown, as the configs of others' data sources always do.
-pub const ONLY_FOR_PROBES: &[&str] = &[
+pub(crate) const ONLY_FOR_PROBES: &[&str] = &[
     ".perfetto.protos.DataSourceConfig.ftrace_config",
     ".perfetto.protos.DataSourceConfig.process_stats_config",
     ".perfetto.protos.DataSourceConfig.sys_stats_config",
@@ -215,7 +215,7 @@ pub const ONLY_FOR_PROBES: &[&str] = &[
 ];
 
 /// Folders of the schema whose [`WRITERS`] need that feature too, and so do the writers that no other one reaches.
-pub const FOLDERS_OF_PROBES: &[&str] = &[
+pub(crate) const FOLDERS_OF_PROBES: &[&str] = &[
     "perfetto/trace/ftrace",
     "perfetto/trace/generic_kernel",
     "perfetto/trace/profiling",
@@ -226,7 +226,7 @@ pub const FOLDERS_OF_PROBES: &[&str] = &[
 
 /// The roots of [`MESSAGES`] whose structs have the numbers of their fields as constants, because code reads or writes them field by field as
 /// well. Messages with a typed writer have the numbers there.
-pub const NUMBERED: &[&str] = &[
+pub(crate) const NUMBERED: &[&str] = &[
     // Configs.
     ".perfetto.protos.TraceConfig",
     ".perfetto.protos.TraceConfig.BufferConfig",

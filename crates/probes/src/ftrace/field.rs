@@ -232,7 +232,7 @@ pub struct Integer {
     /// Its width.
     pub width: Width,
     /// Whether it has a sign.
-    pub signedness: Signedness,
+    pub(crate) signedness: Signedness,
     /// Type of the field in the message: an integer.
     pub target: ProtoType,
 }

@@ -59,7 +59,7 @@ pub enum FormatError {
 
 /// Whether an integer field has a sign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Signedness {
+pub(crate) enum Signedness {
     /// Two's complement.
     Signed,
     /// No negative values.
@@ -76,7 +76,7 @@ pub struct FormatField {
     /// Size in bytes; zero for an array that fills the rest of the event.
     pub size: u16,
     /// Whether the kernel calls the field signed. Only meaningful for integers.
-    pub signedness: Signedness,
+    pub(crate) signedness: Signedness,
 }
 
 impl FormatField {

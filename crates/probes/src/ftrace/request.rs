@@ -58,7 +58,7 @@ pub(crate) enum RequestError {
 
 /// Whether the tracefs directory is the top one or an instance of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InstanceRole {
+pub(crate) enum InstanceRole {
     /// The top directory: all features.
     Top,
     /// One of `instances/*`: events and buffer size only.
@@ -67,7 +67,7 @@ pub enum InstanceRole {
 
 /// Which system calls a session records.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SyscallSet {
+pub(crate) enum SyscallSet {
     /// None: it records no `raw_syscalls` event.
     None,
     /// Only these numbers, at least one.
@@ -105,7 +105,7 @@ impl SyscallSet {
 
 /// The function-graph tracer, if wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FunctionGraph {
+pub(crate) struct FunctionGraph {
     /// Functions to trace; empty for all.
     pub filters: Vec<String>,
     /// Functions whose callees to trace; empty for all.
@@ -116,7 +116,7 @@ pub struct FunctionGraph {
 
 /// Which clock stamps the events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClockChoice {
+pub(crate) enum ClockChoice {
     /// The best that the kernel has.
     Default,
     /// `mono_raw`, if the kernel has it.
@@ -125,7 +125,7 @@ pub enum ClockChoice {
 
 /// The fate of events that were recorded before the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExistingData {
+pub(crate) enum ExistingData {
     /// The buffers are emptied.
     Clear,
     /// The events are kept, and so are clock and size.

@@ -81,7 +81,7 @@ impl CpuStats {
 
 /// Parts of a session's config that could not be set up. Reported, never fatal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SetupErrors {
+pub(crate) struct SetupErrors {
     /// Events asked for that this kernel does not have.
     pub unknown_events: Vec<String>,
     /// Events that exist but could not be switched on, and features that are not available.
@@ -131,7 +131,7 @@ pub struct FtraceStats {
     /// One entry for each CPU that could be read.
     pub cpus: Vec<CpuStats>,
     /// Errors found at setup.
-    pub setup_errors: SetupErrors,
+    pub(crate) setup_errors: SetupErrors,
     /// Sentences that say why events are missing although they were set up.
     pub troubles: Vec<String>,
     /// Present once symbols have been asked for.
