@@ -169,8 +169,9 @@ fn systemd_accepts_the_units() {
             .replace("/usr/bin/traced_perf", env!("CARGO_BIN_EXE_traced_perf"))
             .replace("/usr/bin/heapprofd", env!("CARGO_BIN_EXE_heapprofd"))
             .replace("/usr/bin/traced_relay", env!("CARGO_BIN_EXE_traced_relay"))
-            // Of another workspace.
+            // Of other workspaces.
             .replace("/usr/bin/ferretto-upload", env!("CARGO_BIN_EXE_ferretto"))
+            .replace("/usr/bin/ferretto-tunnel", env!("CARGO_BIN_EXE_ferretto"))
             .replace("/usr/bin/ferretto", env!("CARGO_BIN_EXE_ferretto"))
             .replace("/usr/bin/traced\n", concat!(env!("CARGO_BIN_EXE_traced"), "\n"));
         assert!(!text.contains("/usr/bin"), "{}", unit.display());
@@ -179,7 +180,7 @@ fn systemd_accepts_the_units() {
         verify.arg(copy);
         count += 1;
     }
-    assert_eq!(count, 9);
+    assert_eq!(count, 11);
     match verify.output() {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             println!("skipped: systemd-analyze is not installed")
