@@ -32,7 +32,7 @@ fn consumers_and_producers_give_up_a_silent_service_and_say_so() {
             "record.log",
             &["-t", "1s", "-o", "trace", "sched/sched_switch"][..],
         ),
-        ("attach.log", &["--attach", "key", "-o", "attached"]),
+        ("attach.log", &["--attach", "key"]),
     ] {
         let mut command = system.command(&system.program(Side::Ours, Program::Perfetto), log);
         let child = command.current_dir(system.path("")).args(words).spawn();
