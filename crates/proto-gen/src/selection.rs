@@ -212,6 +212,18 @@ pub const FOLDERS_OF_PROBES: &[&str] = &[
     "perfetto/trace/system_info",
 ];
 
+/// Writers in these folders that every build has all the same: programs write call stacks, too.
+pub const OF_PROGRAMS: &[&str] = &[
+    ".perfetto.protos.Callstack",
+    ".perfetto.protos.Frame",
+    ".perfetto.protos.Mapping",
+    ".perfetto.protos.StackSample",
+    ".perfetto.protos.StackSample.CounterDescriptor",
+    ".perfetto.protos.StackSample.ExecutionContext",
+    ".perfetto.protos.StackSample.TaskContext",
+    ".perfetto.protos.StackSampleDefaults",
+];
+
 /// Those of [`MESSAGES`] whose structs have the numbers of their fields as constants, because code reads or writes them field by field as
 /// well. Messages with a typed writer have the numbers there.
 pub const NUMBERED: &[&str] = &[
@@ -279,11 +291,6 @@ pub const WRITERS: Selection = Selection {
         ".perfetto.protos.TracePacket.ProtoVms.Instance.state",
         ".perfetto.protos.ExtensionDescriptor.extension_set",
         ".perfetto.protos.TracePacket.streaming_profile_packet",
-        ".perfetto.protos.TracePacket.stack_sample",
-        ".perfetto.protos.TracePacketDefaults.stack_sample_defaults",
-        ".perfetto.protos.InternedData.stack_sample_task_contexts",
-        ".perfetto.protos.InternedData.stack_sample_execution_contexts",
-        ".perfetto.protos.InternedData.stack_sample_counter_descriptors",
         ".perfetto.protos.InternedData.stack_sample_async_context_descriptors",
     ],
     // The probes write kernel events by the table that `ftrace_events` makes. These are the events that code treats by name.
