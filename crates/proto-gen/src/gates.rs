@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use buffa_codegen::generated::descriptor::FileDescriptorProto;
 
 use crate::prune::{Index, full_name, names};
-use crate::selection::{FOLDERS_OF_PROBES, MESSAGES, ONLY_FOR_PROBES, ONLY_IN_TRACES, WRITERS};
+use crate::selection::{FOLDERS_OF_PROBES, MESSAGES, OF_PROGRAMS, ONLY_FOR_PROBES, ONLY_IN_TRACES, WRITERS};
 use crate::{Error, folders};
 
 /// The attribute of items that need the feature `probes`.
@@ -44,6 +44,7 @@ impl Gates {
             let name = move |message: &Option<String>| full_name(&scope, message.as_deref());
             file.message_type.iter().map(move |message| name(&message.name))
         });
+        let of_probes = of_probes.filter(|name| !OF_PROGRAMS.contains(&name.as_str()));
         let writers = names(files, &WRITERS, WRITERS.roots, &of_probes.collect())?;
         // The enums that writers take.
         let enums = Index::new(files).enums;

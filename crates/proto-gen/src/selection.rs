@@ -224,6 +224,18 @@ pub(crate) const FOLDERS_OF_PROBES: &[&str] = &[
     "perfetto/trace/system_info",
 ];
 
+/// Writers in these folders that every build has all the same: programs write call stacks, too.
+pub(crate) const OF_PROGRAMS: &[&str] = &[
+    ".perfetto.protos.Callstack",
+    ".perfetto.protos.Frame",
+    ".perfetto.protos.Mapping",
+    ".perfetto.protos.StackSample",
+    ".perfetto.protos.StackSample.CounterDescriptor",
+    ".perfetto.protos.StackSample.ExecutionContext",
+    ".perfetto.protos.StackSample.TaskContext",
+    ".perfetto.protos.StackSampleDefaults",
+];
+
 /// The roots of [`MESSAGES`] whose structs have the numbers of their fields as constants, because code reads or writes them field by field as
 /// well. Messages with a typed writer have the numbers there.
 pub(crate) const NUMBERED: &[&str] = &[
@@ -290,6 +302,7 @@ pub const WRITERS: Selection = Selection {
         ".perfetto.protos.TracePacket.trace_config",
         ".perfetto.protos.TracePacket.ProtoVms.Instance.program",
         ".perfetto.protos.TracePacket.ProtoVms.Instance.state",
+        ".perfetto.protos.InternedData.stack_sample_async_context_descriptors",
     ],
     unused: UNUSED,
     // The probes write kernel events by the table that `ftrace_events` makes. These are the events that code treats by name.

@@ -170,7 +170,6 @@ impl codec::Fields for Frame {
 pub mod frame {
     #[allow(unused_imports)]
     use crate::messages::codec;
-    #[cfg(feature = "probes")]
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub enum Kind {
         #[default]
@@ -182,7 +181,6 @@ pub mod frame {
         KIND_GC = 5,
         KIND_RUNTIME = 6,
     }
-    #[cfg(feature = "probes")]
     impl codec::Enumeration for Kind {
         const VALUES: &'static [(Self, &'static str)] = &[
             (Self::KIND_UNKNOWN, "KIND_UNKNOWN"),

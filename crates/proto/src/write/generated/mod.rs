@@ -34,9 +34,7 @@ pub use trace_perfetto::*;
 mod trace_power;
 pub use trace_power::*;
 
-#[cfg(feature = "probes")]
 mod trace_profiling;
-#[cfg(feature = "probes")]
 pub use trace_profiling::*;
 
 #[cfg(feature = "probes")]

@@ -830,6 +830,13 @@ impl TracePacket<'_> {
         self
     }
 
+    /// Writes `stack_sample`, field 135.
+    #[inline]
+    pub fn stack_sample(&mut self, fill: impl FnOnce(&mut crate::write::StackSample<'_>)) -> &mut Self {
+        self.0.nested(135, |writer| fill(&mut crate::write::StackSample::new(writer)));
+        self
+    }
+
     /// Writes `module_symbols`, field 61.
     #[cfg(feature = "probes")]
     #[inline]
@@ -1074,6 +1081,13 @@ impl TracePacketDefaults<'_> {
     #[inline]
     pub fn perf_sample_defaults(&mut self, fill: impl FnOnce(&mut crate::write::PerfSampleDefaults<'_>)) -> &mut Self {
         self.0.nested(12, |writer| fill(&mut crate::write::PerfSampleDefaults::new(writer)));
+        self
+    }
+
+    /// Writes `stack_sample_defaults`, field 100.
+    #[inline]
+    pub fn stack_sample_defaults(&mut self, fill: impl FnOnce(&mut crate::write::StackSampleDefaults<'_>)) -> &mut Self {
+        self.0.nested(100, |writer| fill(&mut crate::write::StackSampleDefaults::new(writer)));
         self
     }
 }

@@ -128,7 +128,6 @@ impl InternedData<'_> {
     }
 
     /// Appends one `mappings`, field 19.
-    #[cfg(feature = "probes")]
     #[inline]
     pub fn mappings(&mut self, fill: impl FnOnce(&mut crate::write::Mapping<'_>)) -> &mut Self {
         self.0.nested(19, |writer| fill(&mut crate::write::Mapping::new(writer)));
@@ -136,7 +135,6 @@ impl InternedData<'_> {
     }
 
     /// Appends one `frames`, field 6.
-    #[cfg(feature = "probes")]
     #[inline]
     pub fn frames(&mut self, fill: impl FnOnce(&mut crate::write::Frame<'_>)) -> &mut Self {
         self.0.nested(6, |writer| fill(&mut crate::write::Frame::new(writer)));
@@ -144,10 +142,30 @@ impl InternedData<'_> {
     }
 
     /// Appends one `callstacks`, field 7.
-    #[cfg(feature = "probes")]
     #[inline]
     pub fn callstacks(&mut self, fill: impl FnOnce(&mut crate::write::Callstack<'_>)) -> &mut Self {
         self.0.nested(7, |writer| fill(&mut crate::write::Callstack::new(writer)));
+        self
+    }
+
+    /// Appends one `stack_sample_task_contexts`, field 48.
+    #[inline]
+    pub fn stack_sample_task_contexts(&mut self, fill: impl FnOnce(&mut crate::write::stack_sample::TaskContext<'_>)) -> &mut Self {
+        self.0.nested(48, |writer| fill(&mut crate::write::stack_sample::TaskContext::new(writer)));
+        self
+    }
+
+    /// Appends one `stack_sample_execution_contexts`, field 49.
+    #[inline]
+    pub fn stack_sample_execution_contexts(&mut self, fill: impl FnOnce(&mut crate::write::stack_sample::ExecutionContext<'_>)) -> &mut Self {
+        self.0.nested(49, |writer| fill(&mut crate::write::stack_sample::ExecutionContext::new(writer)));
+        self
+    }
+
+    /// Appends one `stack_sample_counter_descriptors`, field 50.
+    #[inline]
+    pub fn stack_sample_counter_descriptors(&mut self, fill: impl FnOnce(&mut crate::write::stack_sample::CounterDescriptor<'_>)) -> &mut Self {
+        self.0.nested(50, |writer| fill(&mut crate::write::stack_sample::CounterDescriptor::new(writer)));
         self
     }
 

@@ -28,13 +28,11 @@ impl AddressSymbols<'_> {
     }
 }
 
-#[cfg(feature = "probes")]
 message_writer!(
     /// Writes a `Callstack`.
     Callstack
 );
 
-#[cfg(feature = "probes")]
 impl Callstack<'_> {
     /// Field number of `iid`.
     pub const IID: u32 = 1;
@@ -56,13 +54,11 @@ impl Callstack<'_> {
     }
 }
 
-#[cfg(feature = "probes")]
 message_writer!(
     /// Writes a `Frame`.
     Frame
 );
 
-#[cfg(feature = "probes")]
 impl Frame<'_> {
     /// Field number of `iid`.
     pub const IID: u32 = 1;
@@ -140,6 +136,65 @@ impl Frame<'_> {
 
 #[cfg(feature = "probes")]
 message_writer!(
+    /// Writes a `InlineCallstack`.
+    InlineCallstack
+);
+
+#[cfg(feature = "probes")]
+impl InlineCallstack<'_> {
+    /// Field number of `frames`.
+    pub const FRAMES: u32 = 1;
+
+    /// Appends one `frames`, field 1.
+    #[inline]
+    pub fn frames(&mut self, fill: impl FnOnce(&mut crate::write::inline_callstack::Frame<'_>)) -> &mut Self {
+        self.0.nested(1, |writer| fill(&mut crate::write::inline_callstack::Frame::new(writer)));
+        self
+    }
+}
+
+/// Messages nested in `InlineCallstack`.
+pub mod inline_callstack {
+    #[cfg(feature = "probes")]
+    message_writer!(
+        /// Writes a `Frame`.
+        Frame
+    );
+
+    #[cfg(feature = "probes")]
+    impl Frame<'_> {
+        /// Field number of `function_name`.
+        pub const FUNCTION_NAME: u32 = 1;
+        /// Field number of `source_file`.
+        pub const SOURCE_FILE: u32 = 2;
+        /// Field number of `line_number`.
+        pub const LINE_NUMBER: u32 = 3;
+
+        /// Writes `function_name`, field 1.
+        #[inline]
+        pub fn function_name(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+            self.0.bytes_field(1, value.as_ref());
+            self
+        }
+
+        /// Writes `source_file`, field 2.
+        #[inline]
+        pub fn source_file(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+            self.0.bytes_field(2, value.as_ref());
+            self
+        }
+
+        /// Writes `line_number`, field 3.
+        #[inline]
+        pub fn line_number(&mut self, value: u32) -> &mut Self {
+            self.0.varint_field(3, u64::from(value));
+            self
+        }
+    }
+}
+
+#[cfg(feature = "probes")]
+message_writer!(
     /// Writes a `InternedString`.
     InternedString
 );
@@ -203,13 +258,11 @@ impl Line<'_> {
     }
 }
 
-#[cfg(feature = "probes")]
 message_writer!(
     /// Writes a `Mapping`.
     Mapping
 );
 
-#[cfg(feature = "probes")]
 impl Mapping<'_> {
     /// Field number of `iid`.
     pub const IID: u32 = 1;
@@ -1027,6 +1080,329 @@ message_writer!(
 
 #[cfg(feature = "probes")]
 impl Profiling<'_> {
+}
+
+message_writer!(
+    /// Writes a `StackSample`.
+    StackSample
+);
+
+impl StackSample<'_> {
+    /// Field number of `task_context`.
+    pub const TASK_CONTEXT: u32 = 1;
+    /// Field number of `task_context_iid`.
+    pub const TASK_CONTEXT_IID: u32 = 2;
+    /// Field number of `execution_context`.
+    pub const EXECUTION_CONTEXT: u32 = 3;
+    /// Field number of `execution_context_iid`.
+    pub const EXECUTION_CONTEXT_IID: u32 = 4;
+    /// Field number of `callstack`.
+    pub const CALLSTACK: u32 = 5;
+    /// Field number of `callstack_iid`.
+    pub const CALLSTACK_IID: u32 = 6;
+    /// Field number of `unwind_error`.
+    pub const UNWIND_ERROR: u32 = 7;
+    /// Field number of `unwind_error_iid`.
+    pub const UNWIND_ERROR_IID: u32 = 8;
+    /// Field number of `primary_descriptor`.
+    pub const PRIMARY_DESCRIPTOR: u32 = 9;
+    /// Field number of `primary_descriptor_iid`.
+    pub const PRIMARY_DESCRIPTOR_IID: u32 = 10;
+    /// Field number of `primary_weight`.
+    pub const PRIMARY_WEIGHT: u32 = 11;
+    /// Field number of `follower_descriptors`.
+    pub const FOLLOWER_DESCRIPTORS: u32 = 12;
+    /// Field number of `follower_descriptor_iids`.
+    pub const FOLLOWER_DESCRIPTOR_IIDS: u32 = 13;
+    /// Field number of `follower_weights`.
+    pub const FOLLOWER_WEIGHTS: u32 = 14;
+
+    /// Writes `task_context`, field 1.
+    #[inline]
+    pub fn task_context(&mut self, fill: impl FnOnce(&mut crate::write::stack_sample::TaskContext<'_>)) -> &mut Self {
+        self.0.nested(1, |writer| fill(&mut crate::write::stack_sample::TaskContext::new(writer)));
+        self
+    }
+
+    /// Writes `task_context_iid`, field 2.
+    #[inline]
+    pub fn task_context_iid(&mut self, value: u64) -> &mut Self {
+        self.0.varint_field(2, value);
+        self
+    }
+
+    /// Writes `execution_context`, field 3.
+    #[inline]
+    pub fn execution_context(&mut self, fill: impl FnOnce(&mut crate::write::stack_sample::ExecutionContext<'_>)) -> &mut Self {
+        self.0.nested(3, |writer| fill(&mut crate::write::stack_sample::ExecutionContext::new(writer)));
+        self
+    }
+
+    /// Writes `execution_context_iid`, field 4.
+    #[inline]
+    pub fn execution_context_iid(&mut self, value: u64) -> &mut Self {
+        self.0.varint_field(4, value);
+        self
+    }
+
+    /// Writes `callstack`, field 5.
+    #[cfg(feature = "probes")]
+    #[inline]
+    pub fn callstack(&mut self, fill: impl FnOnce(&mut crate::write::InlineCallstack<'_>)) -> &mut Self {
+        self.0.nested(5, |writer| fill(&mut crate::write::InlineCallstack::new(writer)));
+        self
+    }
+
+    /// Writes `callstack_iid`, field 6.
+    #[inline]
+    pub fn callstack_iid(&mut self, value: u64) -> &mut Self {
+        self.0.varint_field(6, value);
+        self
+    }
+
+    /// Writes `unwind_error`, field 7.
+    #[inline]
+    pub fn unwind_error(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+        self.0.bytes_field(7, value.as_ref());
+        self
+    }
+
+    /// Writes `unwind_error_iid`, field 8.
+    #[inline]
+    pub fn unwind_error_iid(&mut self, value: u64) -> &mut Self {
+        self.0.varint_field(8, value);
+        self
+    }
+
+    /// Writes `primary_descriptor`, field 9.
+    #[inline]
+    pub fn primary_descriptor(&mut self, fill: impl FnOnce(&mut crate::write::stack_sample::CounterDescriptor<'_>)) -> &mut Self {
+        self.0.nested(9, |writer| fill(&mut crate::write::stack_sample::CounterDescriptor::new(writer)));
+        self
+    }
+
+    /// Writes `primary_descriptor_iid`, field 10.
+    #[inline]
+    pub fn primary_descriptor_iid(&mut self, value: u64) -> &mut Self {
+        self.0.varint_field(10, value);
+        self
+    }
+
+    /// Writes `primary_weight`, field 11.
+    #[inline]
+    pub fn primary_weight(&mut self, value: u64) -> &mut Self {
+        self.0.varint_field(11, value);
+        self
+    }
+
+    /// Appends one `follower_descriptors`, field 12.
+    #[inline]
+    pub fn follower_descriptors(&mut self, fill: impl FnOnce(&mut crate::write::stack_sample::CounterDescriptor<'_>)) -> &mut Self {
+        self.0.nested(12, |writer| fill(&mut crate::write::stack_sample::CounterDescriptor::new(writer)));
+        self
+    }
+
+    /// Writes all of `follower_descriptor_iids`, field 13.
+    #[inline]
+    pub fn follower_descriptor_iids(&mut self, values: impl IntoIterator<Item = u64>) -> &mut Self {
+        self.0.packed_field(13, values);
+        self
+    }
+
+    /// Writes all of `follower_weights`, field 14.
+    #[inline]
+    pub fn follower_weights(&mut self, values: impl IntoIterator<Item = u64>) -> &mut Self {
+        self.0.packed_field(14, values);
+        self
+    }
+}
+
+/// Messages nested in `StackSample`.
+pub mod stack_sample {
+    message_writer!(
+        /// Writes a `TaskContext`.
+        TaskContext
+    );
+
+    impl TaskContext<'_> {
+        /// Field number of `iid`.
+        pub const IID: u32 = 1;
+        /// Field number of `pid`.
+        pub const PID: u32 = 2;
+        /// Field number of `tid`.
+        pub const TID: u32 = 3;
+        /// Field number of `async_id`.
+        pub const ASYNC_ID: u32 = 4;
+
+        /// Writes `iid`, field 1.
+        #[inline]
+        pub fn iid(&mut self, value: u64) -> &mut Self {
+            self.0.varint_field(1, value);
+            self
+        }
+
+        /// Writes `pid`, field 2.
+        #[inline]
+        pub fn pid(&mut self, value: u32) -> &mut Self {
+            self.0.varint_field(2, u64::from(value));
+            self
+        }
+
+        /// Writes `tid`, field 3.
+        #[inline]
+        pub fn tid(&mut self, value: u32) -> &mut Self {
+            self.0.varint_field(3, u64::from(value));
+            self
+        }
+
+        /// Writes `async_id`, field 4.
+        #[inline]
+        pub fn async_id(&mut self, value: u64) -> &mut Self {
+            self.0.varint_field(4, value);
+            self
+        }
+    }
+
+    message_writer!(
+        /// Writes a `ExecutionContext`.
+        ExecutionContext
+    );
+
+    impl ExecutionContext<'_> {
+        /// Field number of `iid`.
+        pub const IID: u32 = 1;
+        /// Field number of `cpu`.
+        pub const CPU: u32 = 2;
+        /// Field number of `mode`.
+        pub const MODE: u32 = 3;
+
+        /// Writes `iid`, field 1.
+        #[inline]
+        pub fn iid(&mut self, value: u64) -> &mut Self {
+            self.0.varint_field(1, value);
+            self
+        }
+
+        /// Writes `cpu`, field 2.
+        #[inline]
+        pub fn cpu(&mut self, value: u32) -> &mut Self {
+            self.0.varint_field(2, u64::from(value));
+            self
+        }
+
+        /// Writes `mode`, field 3.
+        #[inline]
+        pub fn mode(&mut self, value: crate::messages::stack_sample::Mode) -> &mut Self {
+            self.0.varint_field(3, i64::from(value as i32) as u64);
+            self
+        }
+    }
+
+    message_writer!(
+        /// Writes a `CounterDescriptor`.
+        CounterDescriptor
+    );
+
+    impl CounterDescriptor<'_> {
+        /// Field number of `iid`.
+        pub const IID: u32 = 1;
+        /// Field number of `name`.
+        pub const NAME: u32 = 2;
+        /// Field number of `unit`.
+        pub const UNIT: u32 = 3;
+        /// Field number of `unit_str`.
+        pub const UNIT_STR: u32 = 4;
+        /// Field number of `unit_multiplier`.
+        pub const UNIT_MULTIPLIER: u32 = 5;
+        /// Field number of `description`.
+        pub const DESCRIPTION: u32 = 6;
+        /// Field number of `scope`.
+        pub const SCOPE: u32 = 7;
+
+        /// Writes `iid`, field 1.
+        #[inline]
+        pub fn iid(&mut self, value: u64) -> &mut Self {
+            self.0.varint_field(1, value);
+            self
+        }
+
+        /// Writes `name`, field 2.
+        #[inline]
+        pub fn name(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+            self.0.bytes_field(2, value.as_ref());
+            self
+        }
+
+        /// Writes `unit`, field 3.
+        #[inline]
+        pub fn unit(&mut self, value: crate::messages::stack_sample::Unit) -> &mut Self {
+            self.0.varint_field(3, i64::from(value as i32) as u64);
+            self
+        }
+
+        /// Writes `unit_str`, field 4.
+        #[inline]
+        pub fn unit_str(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+            self.0.bytes_field(4, value.as_ref());
+            self
+        }
+
+        /// Writes `unit_multiplier`, field 5.
+        #[inline]
+        pub fn unit_multiplier(&mut self, value: u64) -> &mut Self {
+            self.0.varint_field(5, value);
+            self
+        }
+
+        /// Writes `description`, field 6.
+        #[inline]
+        pub fn description(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+            self.0.bytes_field(6, value.as_ref());
+            self
+        }
+
+        /// Writes `scope`, field 7.
+        #[inline]
+        pub fn scope(&mut self, value: crate::messages::stack_sample::counter_descriptor::Scope) -> &mut Self {
+            self.0.varint_field(7, i64::from(value as i32) as u64);
+            self
+        }
+    }
+}
+
+message_writer!(
+    /// Writes a `StackSampleDefaults`.
+    StackSampleDefaults
+);
+
+impl StackSampleDefaults<'_> {
+    /// Field number of `source`.
+    pub const SOURCE: u32 = 1;
+    /// Field number of `primary_descriptor`.
+    pub const PRIMARY_DESCRIPTOR: u32 = 2;
+    /// Field number of `follower_descriptors`.
+    pub const FOLLOWER_DESCRIPTORS: u32 = 3;
+
+    /// Writes `source`, field 1.
+    #[inline]
+    pub fn source(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+        self.0.bytes_field(1, value.as_ref());
+        self
+    }
+
+    /// Writes `primary_descriptor`, field 2.
+    #[inline]
+    pub fn primary_descriptor(&mut self, fill: impl FnOnce(&mut crate::write::stack_sample::CounterDescriptor<'_>)) -> &mut Self {
+        self.0.nested(2, |writer| fill(&mut crate::write::stack_sample::CounterDescriptor::new(writer)));
+        self
+    }
+
+    /// Appends one `follower_descriptors`, field 3.
+    #[inline]
+    pub fn follower_descriptors(&mut self, fill: impl FnOnce(&mut crate::write::stack_sample::CounterDescriptor<'_>)) -> &mut Self {
+        self.0.nested(3, |writer| fill(&mut crate::write::stack_sample::CounterDescriptor::new(writer)));
+        self
+    }
 }
 
 #[cfg(feature = "probes")]
