@@ -41,11 +41,6 @@ impl Selection {
 const UNUSED: &[&str] = &[
     ".perfetto.protos.ExtensionDescriptor.extension_set",
     ".perfetto.protos.TracePacket.streaming_profile_packet",
-    ".perfetto.protos.TracePacket.stack_sample",
-    ".perfetto.protos.TracePacketDefaults.stack_sample_defaults",
-    ".perfetto.protos.InternedData.stack_sample_task_contexts",
-    ".perfetto.protos.InternedData.stack_sample_execution_contexts",
-    ".perfetto.protos.InternedData.stack_sample_counter_descriptors",
     ".perfetto.protos.InternedData.stack_sample_async_context_descriptors",
 ];
 
@@ -124,6 +119,10 @@ pub const MESSAGES: Selection = Selection {
         // Bits of fields that are plain numbers.
         ".perfetto.protos.TracePacket.SequenceFlags",
         ".perfetto.protos.TracePacket.DataLossReason",
+        // Numbers in stack samples, which are only written.
+        ".perfetto.protos.StackSample.Mode",
+        ".perfetto.protos.StackSample.Unit",
+        ".perfetto.protos.StackSample.CounterDescriptor.Scope",
         // Numbers in descriptors.
         ".perfetto.protos.FieldDescriptorProto.Label",
         ".perfetto.protos.FieldDescriptorProto.Type",
@@ -166,6 +165,12 @@ pub const MESSAGES: Selection = Selection {
         ".perfetto.protos.DataSourceConfig.interceptor_config",
         ".perfetto.protos.DataSourceConfig.for_testing",
         ".perfetto.protos.DataSourceDescriptor.gpu_counter_descriptor",
+        // Only written.
+        ".perfetto.protos.TracePacket.stack_sample",
+        ".perfetto.protos.TracePacketDefaults.stack_sample_defaults",
+        ".perfetto.protos.InternedData.stack_sample_task_contexts",
+        ".perfetto.protos.InternedData.stack_sample_execution_contexts",
+        ".perfetto.protos.InternedData.stack_sample_counter_descriptors",
     ],
     unused: UNUSED,
     // The tests compare these of 600 kernel events with the kernel's own rendering.
@@ -228,6 +233,7 @@ pub(crate) const FOLDERS_OF_PROBES: &[&str] = &[
 pub(crate) const OF_PROGRAMS: &[&str] = &[
     ".perfetto.protos.Callstack",
     ".perfetto.protos.Frame",
+    ".perfetto.protos.InternedString",
     ".perfetto.protos.Mapping",
     ".perfetto.protos.StackSample",
     ".perfetto.protos.StackSample.CounterDescriptor",
@@ -302,7 +308,6 @@ pub const WRITERS: Selection = Selection {
         ".perfetto.protos.TracePacket.trace_config",
         ".perfetto.protos.TracePacket.ProtoVms.Instance.program",
         ".perfetto.protos.TracePacket.ProtoVms.Instance.state",
-        ".perfetto.protos.InternedData.stack_sample_async_context_descriptors",
     ],
     unused: UNUSED,
     // The probes write kernel events by the table that `ftrace_events` makes. These are the events that code treats by name.
