@@ -10,7 +10,9 @@ use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, JoinType};
 use datafusion::error::Result;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
-use datafusion::logical_expr::{Expr, Filter, Join, LogicalPlan, LogicalPlanBuilder, Projection, SubqueryAlias};
+use datafusion::logical_expr::{
+    Expr, Filter, Join, LogicalPlan, LogicalPlanBuilder, Projection, SubqueryAlias,
+};
 use datafusion::optimizer::AnalyzerRule;
 
 /// The rule.
@@ -55,7 +57,8 @@ fn in_expression(mut expression: Expr) -> Result<Transformed<Expr>> {
 fn is_below_a_name(plan: &LogicalPlan) -> Result<bool> {
     let mut is_below = false;
     plan.apply(|node| {
-        is_below |= matches!(node, LogicalPlan::SubqueryAlias(alias) if !alias.input.all_out_ref_exprs().is_empty());
+        is_below |=
+            matches!(node, LogicalPlan::SubqueryAlias(alias) if !alias.input.all_out_ref_exprs().is_empty());
         Ok(match is_below {
             true => TreeNodeRecursion::Stop,
             false => TreeNodeRecursion::Continue,
@@ -118,7 +121,9 @@ impl Lifting {
                 let lifted = lifted
                     .into_iter()
                     .map(|condition| {
-                        renamed(condition, |column| Column::new(Some(alias.alias.clone()), &column.name))
+                        renamed(condition, |column| {
+                            Column::new(Some(alias.alias.clone()), &column.name)
+                        })
                     })
                     .collect::<Result<_>>()?;
                 let plan = SubqueryAlias::try_new(Arc::new(input), alias.alias)?;

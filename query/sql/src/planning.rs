@@ -41,8 +41,7 @@ pub(crate) async fn plan(state: &SessionState, mut statement: Statement) -> Resu
 
 /// Plans a statement of a text. It may say `IF NOT EXISTS` of a view, which DataFusion does not know. Conditions that a query answers with are 0 or 1.
 pub(crate) async fn plan_answer(context: &SessionContext, mut statement: Statement) -> Result<LogicalPlan> {
-    let is_query =
-        matches!(&statement, Statement::Statement(inner) if matches!(inner.as_ref(), ast::Statement::Query(_)));
+    let is_query = matches!(&statement, Statement::Statement(inner) if matches!(inner.as_ref(), ast::Statement::Query(_)));
     if let Statement::Statement(inner) = &mut statement
         && let ast::Statement::CreateView(view) = inner.as_mut()
         && std::mem::take(&mut view.if_not_exists)

@@ -13,8 +13,8 @@ use datafusion::error::{DataFusionError, Result};
 use datafusion::sql::parser::{CopyToSource, Statement};
 use datafusion::sql::sqlparser::ast::{
     self, BinaryOperator, CaseWhen, CastKind, Expr, Function, FunctionArg, FunctionArgExpr,
-    FunctionArguments, Ident, JoinConstraint, JoinOperator, ObjectName, Select, SelectItem, UnaryOperator, Value,
-    VisitMut, VisitorMut, helpers::attached_token::AttachedToken,
+    FunctionArguments, Ident, JoinConstraint, JoinOperator, ObjectName, Select, SelectItem, UnaryOperator,
+    Value, VisitMut, VisitorMut, helpers::attached_token::AttachedToken,
 };
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::parser::Parser;
@@ -215,7 +215,8 @@ impl VisitorMut for Rewriter {
                 ..
             } => {
                 // DataFusion counts other places the same way, and faster.
-                let is_plain = is_number(from) && substring_for.as_ref().is_none_or(|length| is_number(length));
+                let is_plain =
+                    is_number(from) && substring_for.as_ref().is_none_or(|length| is_number(length));
                 if !is_plain {
                     let mut values = vec![*take(expr), *take(from)];
                     values.extend(substring_for.take().map(|length| *length));
@@ -327,21 +328,33 @@ fn replaced(function: &mut Function) -> Option<Expr> {
                 false => "str_value",
             };
             let name = name.replace('\'', "''");
-            parsed(&format!("(select {column} from metadata where name = '{name}' limit 1)"))
+            parsed(&format!(
+                "(select {column} from metadata where name = '{name}' limit 1)"
+            ))
         }
         ("sign", [_]) => {
             function.name = named("signum");
-            Some(cast(Expr::Function(function.clone()), ast::DataType::BigInt(None)))
+            Some(cast(
+                Expr::Function(function.clone()),
+                ast::DataType::BigInt(None),
+            ))
         }
         ("if", [_, _, ..]) => {
             function.name = named("iif");
             replaced(function)
         }
         ("mod", [value, divisor]) => {
-            let value = cast(std::mem::replace(*value, null()), ast::DataType::Double(ast::ExactNumberInfo::None));
+            let value = cast(
+                std::mem::replace(*value, null()),
+                ast::DataType::Double(ast::ExactNumberInfo::None),
+            );
             let divisor = std::mem::replace(*divisor, null());
             let divisor = call("nullif", vec![divisor, number("0")]);
-            Some(Expr::Nested(Box::new(binary(value, BinaryOperator::Modulo, divisor))))
+            Some(Expr::Nested(Box::new(binary(
+                value,
+                BinaryOperator::Modulo,
+                divisor,
+            ))))
         }
         (name, [value]) => {
             let (op, unit) = match (name.strip_prefix("time_to_"), name.strip_prefix("time_from_")) {

@@ -9,7 +9,10 @@ use super::starts_with;
 
 /// The modules that are here, besides those of the prelude, and their definitions.
 const MODULES: &[(&str, &str)] = &[
-    ("counters.intervals", include_str!("modules/counters_intervals.sql")),
+    (
+        "counters.intervals",
+        include_str!("modules/counters_intervals.sql"),
+    ),
     ("intervals.overlap", include_str!("modules/intervals_overlap.sql")),
     ("linux.cpu.frequency", ""),
     (
@@ -22,11 +25,17 @@ const MODULES: &[(&str, &str)] = &[
     ("sched.latency", ""),
     ("sched.runnable", include_str!("modules/sched_runnable.sql")),
     ("sched.states", include_str!("modules/sched_states.sql")),
-    ("sched.time_in_state", include_str!("modules/sched_time_in_state.sql")),
+    (
+        "sched.time_in_state",
+        include_str!("modules/sched_time_in_state.sql"),
+    ),
     ("sched.with_context", ""),
     ("slices.cpu_time", include_str!("modules/slices_cpu_time.sql")),
     ("slices.self_dur", include_str!("modules/slices_self_dur.sql")),
-    ("slices.time_in_state", include_str!("modules/slices_time_in_state.sql")),
+    (
+        "slices.time_in_state",
+        include_str!("modules/slices_time_in_state.sql"),
+    ),
     ("slices.with_context", ""),
     ("time.conversion", ""),
 ];

@@ -23,7 +23,11 @@ pub(super) fn replaced(expression: &Expr) -> Result<Option<Expr>> {
             if let (Expr::Tuple(left), Expr::Tuple(right)) = (left.as_ref(), right.as_ref()) =>
         {
             if left.len() != right.len() {
-                return plan_err!("`{expression}` compares {} values with {}", left.len(), right.len());
+                return plan_err!(
+                    "`{expression}` compares {} values with {}",
+                    left.len(),
+                    right.len()
+                );
             }
             Ok(compared(left, op, right).map(|compared| Expr::Nested(Box::new(compared))))
         }

@@ -345,7 +345,9 @@ mod tests {
     fn integers_have_64_bits_in_casts_and_only_there() {
         assert_eq!(
             rewritten("select cast(a + (b) as int), (select c as int) as long from d"),
-            ["SELECT int_of_sqlite(a + (b)) AS \"CAST(a + (b) AS INTEGER)\", (SELECT c AS int) AS long FROM d"]
+            [
+                "SELECT int_of_sqlite(a + (b)) AS \"CAST(a + (b) AS INTEGER)\", (SELECT c AS int) AS long FROM d"
+            ]
         );
     }
 

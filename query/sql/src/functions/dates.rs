@@ -20,9 +20,8 @@ const DAY_MS: f64 = 86_400_000.0;
 
 /// The functions of this module.
 pub(super) fn functions() -> Vec<ScalarUDF> {
-    let one = |name, least, kind, of: Of| {
-        ScalarUDF::from(Scalar::new(name, least..=usize::MAX, kind, of).of_now())
-    };
+    let one =
+        |name, least, kind, of: Of| ScalarUDF::from(Scalar::new(name, least..=usize::MAX, kind, of).of_now());
     vec![
         one("date", 1, DataType::Utf8, |columns, rows| {
             texts(columns, rows, |time| time.format("%Y-%m-%d").to_string())
@@ -34,16 +33,26 @@ pub(super) fn functions() -> Vec<ScalarUDF> {
             texts(columns, rows, |time| time.format("%Y-%m-%d %H:%M:%S").to_string())
         }),
         one("julianday", 1, DataType::Float64, |columns, rows| {
-            Ok(Arc::new(times(columns, rows)?.into_iter().map(|time| time.map(julian)).collect::<Float64Array>()))
+            Ok(Arc::new(
+                times(columns, rows)?
+                    .into_iter()
+                    .map(|time| time.map(julian))
+                    .collect::<Float64Array>(),
+            ))
         }),
         one("unixepoch", 1, DataType::Int64, |columns, rows| {
-            let seconds = times(columns, rows)?.into_iter().map(|time| Some(time?.and_utc().timestamp()));
+            let seconds = times(columns, rows)?
+                .into_iter()
+                .map(|time| Some(time?.and_utc().timestamp()));
             Ok(Arc::new(seconds.collect::<Int64Array>()))
         }),
         one("strftime", 2, DataType::Utf8, |columns, rows| {
             let formats = Values::new(&columns[0])?;
             let times = times(&columns[1..], rows)?;
-            let shown = times.into_iter().enumerate().map(|(row, time)| formatted(&formats.at(row).text()?, time?));
+            let shown = times
+                .into_iter()
+                .enumerate()
+                .map(|(row, time)| formatted(&formats.at(row).text()?, time?));
             Ok(Arc::new(shown.collect::<StringArray>()))
         }),
     ]
@@ -118,7 +127,8 @@ fn read(text: &str, now: NaiveDateTime) -> Option<NaiveDateTime> {
         return None;
     }
     // The 30th of February is the 1st or 2nd of March.
-    let date = NaiveDate::from_ymd_opt(year.try_into().ok()?, month, 1)?.checked_add_days(Days::new(u64::from(day) - 1))?;
+    let date = NaiveDate::from_ymd_opt(year.try_into().ok()?, month, 1)?
+        .checked_add_days(Days::new(u64::from(day) - 1))?;
     let midnight = date.and_hms_opt(0, 0, 0)?;
     let rest = match is_date {
         true if rest.is_empty() => return Some(midnight),
@@ -133,13 +143,19 @@ fn read(text: &str, now: NaiveDateTime) -> Option<NaiveDateTime> {
     let mut parts = clock.splitn(3, ':');
     let mut minutes = |most| {
         let part = parts.next()?;
-        let number = part.parse::<u8>().ok().filter(|number| part.len() == 2 && *number <= most)?;
+        let number = part
+            .parse::<u8>()
+            .ok()
+            .filter(|number| part.len() == 2 && *number <= most)?;
         Some(i64::from(number))
     };
     let (hours, minutes) = (minutes(24)?, minutes(59)?);
     let seconds = match parts.next() {
         None => 0.0,
-        Some(seconds) => seconds.parse::<f64>().ok().filter(|seconds| (0.0..60.0).contains(seconds))?,
+        Some(seconds) => seconds
+            .parse::<f64>()
+            .ok()
+            .filter(|seconds| (0.0..60.0).contains(seconds))?,
     };
     let offset = match zone.strip_prefix(['+', '-']) {
         None => 0,
@@ -213,8 +229,8 @@ fn formatted(format: &str, time: NaiveDateTime) -> Option<String> {
             }
             'J' => text += &super::values::real_text(julian(time)),
             's' => text += &time.and_utc().timestamp().to_string(),
-            'd' | 'e' | 'F' | 'H' | 'I' | 'j' | 'k' | 'l' | 'm' | 'M' | 'p' | 'P' | 'R' | 'S' | 'T' | 'u' | 'w'
-            | 'W' | 'Y' | 'G' | 'g' | 'U' | 'V' | '%' => {
+            'd' | 'e' | 'F' | 'H' | 'I' | 'j' | 'k' | 'l' | 'm' | 'M' | 'p' | 'P' | 'R' | 'S' | 'T' | 'u'
+            | 'w' | 'W' | 'Y' | 'G' | 'g' | 'U' | 'V' | '%' => {
                 text += &time.format(&format!("%{field}")).to_string();
             }
             _ => return None,

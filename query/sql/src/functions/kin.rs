@@ -156,7 +156,12 @@ impl Family {
     /// Adds the ids of the kin of a slice, or of a stack.
     pub(super) fn kin(&self, kin: Kin, of: i64, found: &mut Vec<i64>) {
         match kin {
-            Kin::Ancestors => found.extend(self.node(of).into_iter().flat_map(|node| self.above(node)).map(|node| self.id(node))),
+            Kin::Ancestors => found.extend(
+                self.node(of)
+                    .into_iter()
+                    .flat_map(|node| self.above(node))
+                    .map(|node| self.id(node)),
+            ),
             Kin::Descendants => {
                 if let Some(node) = self.node(of) {
                     self.below(node, |node| found.push(self.id(node)));
@@ -269,7 +274,8 @@ mod tests {
     use super::*;
 
     fn batch(rows: &[[Option<i64>; 3]]) -> RecordBatch {
-        let column = |at: usize| -> ArrayRef { Arc::new(rows.iter().map(|row| row[at]).collect::<Int64Array>()) };
+        let column =
+            |at: usize| -> ArrayRef { Arc::new(rows.iter().map(|row| row[at]).collect::<Int64Array>()) };
         RecordBatch::try_from_iter([("a", column(0)), ("b", column(1)), ("c", column(2))]).unwrap()
     }
 
@@ -306,7 +312,10 @@ mod tests {
         assert_eq!(found(Kin::Descendants, 1), [2, 3, 4]);
         assert_eq!(found(Kin::AncestorsOfStack, 7), [1, 1, 3]);
         assert_eq!(found(Kin::DescendantsOfStack, 5), [2, 3, 4]);
-        assert_eq!(family(Kin::AncestorsOfStack).asked(Kin::AncestorsOfStack), [5, 6, 7]);
+        assert_eq!(
+            family(Kin::AncestorsOfStack).asked(Kin::AncestorsOfStack),
+            [5, 6, 7]
+        );
     }
 
     #[test]

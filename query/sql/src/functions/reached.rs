@@ -97,7 +97,10 @@ impl TableProvider for Reached {
             let column: Arc<dyn PhysicalExpr> = Arc::new(Column::new(name, place));
             (column, name.clone())
         });
-        Ok(Arc::new(ProjectionExec::try_new(columns.collect::<Vec<_>>(), plan)?))
+        Ok(Arc::new(ProjectionExec::try_new(
+            columns.collect::<Vec<_>>(),
+            plan,
+        )?))
     }
 }
 
@@ -265,7 +268,10 @@ impl Walk {
             self.family.kin(self.kin, *of, &mut others);
             ofs.resize(others.len(), *of);
         }
-        let columns: [ArrayRef; 2] = [Arc::new(Int64Array::from(ofs)), Arc::new(Int64Array::from(others))];
+        let columns: [ArrayRef; 2] = [
+            Arc::new(Int64Array::from(ofs)),
+            Arc::new(Int64Array::from(others)),
+        ];
         let batch = RecordBatch::try_new(schema(), columns.into())?;
         let rows = batch.num_rows();
         let begins = (0..rows).step_by(ROWS).rev();

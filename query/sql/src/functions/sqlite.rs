@@ -45,17 +45,30 @@ pub(super) fn functions() -> Vec<ScalarUDF> {
         }),
         Scalar::new(WHOLE, 1..=1, DataType::Int64, |columns, rows| {
             let column = Values::new(&columns[0])?;
-            Ok(Arc::new((0..rows).map(|row| column.at(row).int()).collect::<Int64Array>()))
+            Ok(Arc::new(
+                (0..rows).map(|row| column.at(row).int()).collect::<Int64Array>(),
+            ))
         })
         .is_cast(),
         Scalar::new(REAL, 1..=1, DataType::Float64, |columns, rows| {
             let column = Values::new(&columns[0])?;
-            Ok(Arc::new((0..rows).map(|row| column.at(row).real()).collect::<Float64Array>()))
+            Ok(Arc::new(
+                (0..rows)
+                    .map(|row| column.at(row).real())
+                    .collect::<Float64Array>(),
+            ))
         })
         .is_cast(),
         Scalar::new("unicode", 1..=1, DataType::Int64, |columns, rows| {
             let column = Values::new(&columns[0])?;
-            let first = |row| column.at(row).text()?.chars().next().map(|letter| u32::from(letter).into());
+            let first = |row| {
+                column
+                    .at(row)
+                    .text()?
+                    .chars()
+                    .next()
+                    .map(|letter| u32::from(letter).into())
+            };
             Ok(Arc::new((0..rows).map(first).collect::<Int64Array>()))
         }),
     ]
@@ -115,7 +128,9 @@ fn quote(value: Value<'_>) -> String {
 fn letters(values: &[Value<'_>]) -> String {
     let letter = |value: &Value<'_>| {
         let number = value.int().and_then(|number| u32::try_from(number).ok());
-        number.and_then(char::from_u32).unwrap_or(char::REPLACEMENT_CHARACTER)
+        number
+            .and_then(char::from_u32)
+            .unwrap_or(char::REPLACEMENT_CHARACTER)
     };
     values.iter().map(letter).collect()
 }

@@ -81,8 +81,15 @@ impl TableFunctionImpl for Function {
         let Some(state) = arguments.session().as_any().downcast_ref::<SessionState>() else {
             return plan_err!("{} needs a session with SQL", self.name);
         };
-        let stack = if self.kin.is_by_stack() { "stack_id" } else { "0 as stack_id" };
-        let mut inputs = vec![super::plan(state, &format!("select id, parent_id, {stack} from slice"))?];
+        let stack = if self.kin.is_by_stack() {
+            "stack_id"
+        } else {
+            "0 as stack_id"
+        };
+        let mut inputs = vec![super::plan(
+            state,
+            &format!("select id, parent_id, {stack} from slice"),
+        )?];
         let (table, known) = match self.kin.are_flows() {
             true => {
                 inputs.push(super::plan(state, "select slice_out, slice_in, id from flow")?);
@@ -95,14 +102,20 @@ impl TableFunctionImpl for Function {
         let rows = super::plan(state, &format!("select * from {table}"))?;
         let has = |name: &&str| rows.schema().has_column_with_unqualified_name(name);
         let columns = known.iter().copied().chain(PARTITIONS).filter(has);
-        let columns: Vec<Expr> = columns.map(|name| Expr::Column(Column::new(Some(table), name))).collect();
+        let columns: Vec<Expr> = columns
+            .map(|name| Expr::Column(Column::new(Some(table), name)))
+            .collect();
         // The first is what the join keeps in memory: few pairs of one id, or all rows instead of the pairs of all ids.
         let id = Column::new(Some(table), "id");
         let other = Column::new(Some("pairs"), OTHER);
         let is_of_many = of.contains_outer() || of.exists(|part| Ok(matches!(part, Expr::Placeholder(_))))?;
         let joined = match is_of_many {
-            true => LogicalPlanBuilder::from(rows).join(pairs, JoinType::Inner, (vec![id], vec![other]), None)?,
-            false => LogicalPlanBuilder::from(pairs).join(rows, JoinType::Inner, (vec![other], vec![id]), None)?,
+            true => {
+                LogicalPlanBuilder::from(rows).join(pairs, JoinType::Inner, (vec![id], vec![other]), None)?
+            }
+            false => {
+                LogicalPlanBuilder::from(pairs).join(rows, JoinType::Inner, (vec![other], vec![id]), None)?
+            }
         };
         let plan = joined
             .filter(Expr::Column(Column::new(Some("pairs"), OF)).eq(of))?

@@ -64,8 +64,13 @@ fn leading_real(text: &str) -> f64 {
 fn leading_int(text: &str) -> i64 {
     let text = text.trim_start();
     let digits = text.trim_start_matches(['+', '-']);
-    let digits = &digits[..digits.len() - digits.trim_start_matches(|letter: char| letter.is_ascii_digit()).len()];
-    let number = digits.parse().unwrap_or(if digits.is_empty() { 0 } else { i64::MAX });
+    let digits = &digits[..digits.len()
+        - digits
+            .trim_start_matches(|letter: char| letter.is_ascii_digit())
+            .len()];
+    let number = digits
+        .parse()
+        .unwrap_or(if digits.is_empty() { 0 } else { i64::MAX });
     match text.starts_with('-') {
         true => -number,
         false => number,
@@ -118,9 +123,10 @@ impl Values {
             DataType::Boolean => DataType::Int64,
             kind if kind.is_integer() => DataType::Int64,
             kind if kind.is_numeric() => DataType::Float64,
-            DataType::Binary | DataType::LargeBinary | DataType::BinaryView | DataType::FixedSizeBinary(_) => {
-                DataType::Binary
-            }
+            DataType::Binary
+            | DataType::LargeBinary
+            | DataType::BinaryView
+            | DataType::FixedSizeBinary(_) => DataType::Binary,
             _ => DataType::Utf8,
         };
         let column = cast(column, &kind)?;

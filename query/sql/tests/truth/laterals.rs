@@ -71,7 +71,10 @@ async fn what_cannot_be_joined_is_named() {
             "select * from ancestor_slice(id)",
             "`id` is no number, and no column of a table before the call",
         ),
-        ("select * from ancestor_slice(1, 2)", "ancestor_slice takes one id"),
+        (
+            "select * from ancestor_slice(1, 2)",
+            "ancestor_slice takes one id",
+        ),
         (
             "select * from slice s join ancestor_slice(s.id) a using (track_id)",
             "write ON with a condition instead of USING",

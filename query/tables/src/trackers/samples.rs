@@ -183,9 +183,7 @@ impl Trackers {
         }
         match get(PerfSample::SAMPLE_SKIPPED_REASON) {
             Some(1 | 2) => context.stats.add("perf_samples_skipped", None, 1),
-            Some(3) => context
-                .stats
-                .add("perf_samples_skipped_dataloss", None, 1),
+            Some(3) => context.stats.add("perf_samples_skipped_dataloss", None, 1),
             _ => {}
         }
         let mut count = |track, value: u64, context: &mut Context<'_>| {
