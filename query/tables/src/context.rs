@@ -8,6 +8,7 @@ use crate::clocks::Clocks;
 use crate::output::Output;
 use crate::rows::Cell;
 use crate::schema::{CPU, MACHINE_TABLE, METADATA, STATS};
+use crate::stat_list::{self, Severity, Source};
 use crate::strings::{StringId, Strings};
 use crate::tokenizer::sanitized;
 use crate::tokenizer::stacks::Pool;
@@ -115,61 +116,49 @@ impl<'a> Context<'a> {
     }
 }
 
-/// Who counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Source {
-    Trace,
-    Analysis,
-}
-
 /// The counters of the table `stats` that are not zero.
 #[derive(Debug, Default)]
 pub(crate) struct Stats {
-    counters: BTreeMap<(&'static str, Option<i64>), (Source, i64)>,
+    counters: BTreeMap<(&'static str, Option<i64>), i64>,
 }
 
 /// The most counters, as indices come from the trace.
 const MOST_COUNTERS: usize = 1 << 16;
 
 impl Stats {
-    /// Adds to a counter of the reader's own.
+    /// Adds to a counter.
     pub(crate) fn add(&mut self, name: &'static str, index: Option<i64>, count: i64) {
         if self.counters.len() < MOST_COUNTERS {
-            let counter = self
-                .counters
-                .entry((name, index))
-                .or_insert((Source::Analysis, 0));
-            counter.1 = counter.1.saturating_add(count);
+            let counter = self.counters.entry((name, index)).or_default();
+            *counter = counter.saturating_add(count);
         }
     }
 
-    /// Sets a counter that the recording gives.
+    /// Sets a counter.
     pub(crate) fn set(&mut self, name: &'static str, index: Option<i64>, value: i64) {
         if self.counters.len() < MOST_COUNTERS {
-            self.counters.insert((name, index), (Source::Trace, value));
+            self.counters.insert((name, index), value);
         }
-    }
-
-    /// Adds to a counter that the recording gives.
-    pub(crate) fn add_recorded(&mut self, name: &'static str, index: Option<i64>, count: i64) {
-        let before = self.counters.get(&(name, index)).map_or(0, |counter| counter.1);
-        self.set(name, index, before.saturating_add(count));
     }
 
     pub(crate) fn write(&self, strings: &Strings, output: &mut Output<'_>) {
-        for ((name, index), (source, value)) in &self.counters {
+        for ((name, index), value) in &self.counters {
             if *value == 0 {
                 continue;
             }
-            let source = match source {
-                Source::Trace => "trace",
-                Source::Analysis => "analysis",
+            let known = stat_list::find(name);
+            debug_assert!(known.is_some(), "{name} is not in the list of counters");
+            let (severity, source, description) = match known {
+                Some((_, severity, source, description)) => (severity.name(), source.name(), *description),
+                None => (Severity::Error.name(), Source::Analysis.name(), ""),
             };
             let row = [
                 output.text(&STATS, name),
                 Cell::from(*index),
+                output.text(&STATS, severity),
                 output.text(&STATS, source),
                 Cell::from(*value),
+                output.text(&STATS, description),
             ];
             output.push(&STATS, &row, strings);
         }

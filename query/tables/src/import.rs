@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 
 use ferretto_trace_file::{self as trace_file, Damage, Piece, nothing_read};
 
-use crate::context::Context;
+use crate::context::{Context, Known};
 use crate::error::Error;
 use crate::output::Output;
 use crate::rows::Cell;
@@ -190,6 +190,9 @@ pub fn import(source: impl Read, options: &Options, sink: &mut dyn Sink) -> Resu
         let beyond = context.strings.beyond() as i64;
         context.stats.add("ferretto_names_passed_over", None, beyond);
     }
+    context
+        .metadata
+        .set("trace_type", Known::Text("proto".to_owned()));
     let Context {
         strings,
         mut output,

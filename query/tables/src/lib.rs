@@ -24,6 +24,7 @@ mod schema;
 mod sink;
 mod sorter;
 mod sql_text;
+mod stat_list;
 mod strings;
 mod tokenizer;
 mod trackers;

@@ -14,7 +14,7 @@ pub use list::TABLES;
 pub(crate) use list::*;
 
 /// The version of the schema. It grows by one whenever a table or a column is added.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// The type of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

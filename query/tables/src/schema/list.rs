@@ -370,12 +370,14 @@ tables! {
         int("start_ts", "The time of the first event, in ns."),
         int("end_ts", "The time of the last event, in ns."),
     ];
-    #[differs = "Only counters that are not zero. The columns `severity` and `description` are missing."]
+    #[differs = "Only counters that are not zero. `description` has words of its own."]
     STATS = "stats", "A counter of what was read, and of what could not be.", [
         text("name", "The counter."),
         optional(int("idx", "The CPU or the buffer, for counters that exist once for each.")),
+        text("severity", "`info`, `data_loss` if something is missing, or `error`."),
         text("source", "`trace` if the recording counted it, `analysis` if the reader did."),
         int("value", "The count."),
+        text("description", "What it counts."),
     ];
     #[differs = "The trace processor has no such table."]
     LOSS = "ferretto_loss", "A part of the file that could not be read.", [

@@ -83,10 +83,8 @@ pub(super) fn trace_stats(
         }
     }
     match get(stats, TraceStats::FINAL_FLUSH_OUTCOME) {
-        1 => context
-            .stats
-            .add_recorded("traced_final_flush_succeeded", None, 1),
-        2 => context.stats.add_recorded("traced_final_flush_failed", None, 1),
+        1 => context.stats.add("traced_final_flush_succeeded", None, 1),
+        2 => context.stats.add("traced_final_flush_failed", None, 1),
         _ => {}
     }
     for (number, buffer) in all_bytes(stats, TraceStats::BUFFER_STATS).enumerate() {

@@ -175,17 +175,15 @@ impl Trackers {
         if let Some(lost @ 1..) = get(PerfSample::KERNEL_RECORDS_LOST) {
             context
                 .stats
-                .add_recorded("perf_cpu_lost_records", Some(cpu.into()), lost as i64);
+                .add("perf_cpu_lost_records", Some(cpu.into()), lost as i64);
             return None;
         }
         if bytes_of(sample, PerfSample::PRODUCER_EVENT).is_some() {
             return None;
         }
         match get(PerfSample::SAMPLE_SKIPPED_REASON) {
-            Some(1 | 2) => context.stats.add_recorded("perf_samples_skipped", None, 1),
-            Some(3) => context
-                .stats
-                .add_recorded("perf_samples_skipped_dataloss", None, 1),
+            Some(1 | 2) => context.stats.add("perf_samples_skipped", None, 1),
+            Some(3) => context.stats.add("perf_samples_skipped_dataloss", None, 1),
             _ => {}
         }
         let mut count = |track, value: u64, context: &mut Context<'_>| {
@@ -433,7 +431,7 @@ impl Trackers {
         if more[0].count < 0 || more[0].size < 0 || more[1].count > 0 || more[1].size > 0 {
             context
                 .stats
-                .add_recorded("heapprofd_malformed_packet", Some(upid.into()), 1);
+                .add("heapprofd_malformed_packet", Some(upid.into()), 1);
             return;
         }
         *before = now;
