@@ -23,6 +23,7 @@ use tempfile::TempDir;
 use crate::arguments::Arguments;
 use crate::built::{Names, Stored, Wanted, build, build_many};
 use crate::clock_functions::Clocks;
+use crate::correlated::Lift;
 use crate::defined::{Definitions, Expand};
 use crate::dialect::{self, Macros, Parsed};
 use crate::error::Error;
@@ -210,6 +211,7 @@ impl Database {
         // Calls of defined functions are gone before types are looked at.
         let mut rules = Analyzer::new().rules;
         rules.insert(0, Arc::new(Expand));
+        rules.insert(1, Arc::new(Lift));
         let state = SessionStateBuilder::new()
             .with_config(config)
             .with_runtime_env(runtime)
@@ -307,7 +309,7 @@ impl Database {
                 let sql = statement.to_string();
                 self.build_tables_of(&sql).await?;
                 self.functions.plan_those_in(&sql, &self.context).await?;
-                let plan = planning::plan_definition(&self.context, *statement).await?;
+                let plan = planning::plan_answer(&self.context, *statement).await?;
                 if self.runs == Runs::Elsewhere {
                     planning::check_for_elsewhere(&self.context, &plan)?;
                 }

@@ -194,6 +194,13 @@ impl TableFunctionImpl for Table {
                 values.len()
             );
         }
+        // A column that no table before the call has would be one of the body.
+        if let Some(value) = values.iter().find(|value| !value.column_refs().is_empty()) {
+            return plan_err!(
+                "{}: `{value}` is no value, and no column of a table before the call",
+                self.name
+            );
+        }
         let plan = with_values(&self.body, &self.arguments, values)?;
         Ok(Arc::new(ViewTable::new(plan, None)))
     }

@@ -9,9 +9,11 @@ mod definition;
 mod existence;
 mod expressions;
 mod groups;
+mod laterals;
 mod macros;
 mod modules;
 mod names;
+mod rows;
 mod tokens;
 mod virtual_table;
 
@@ -46,11 +48,11 @@ pub(crate) fn parse(sql: &str, macros: &mut Macros) -> Result<Vec<Parsed>> {
     let mut parsed = Vec::new();
     let tokens = tokenized(sql)?;
     for statement in tokens.split(|token| token.token == Token::SemiColon) {
-        if statement.is_empty()
-            || modules::is_include(statement)?
-            || tokens::is_index(statement)
-            || macros.define(statement)?
-        {
+        if statement.is_empty() || tokens::is_index(statement) || macros.define(statement)? {
+            continue;
+        }
+        if let Some(definitions) = modules::included(statement)? {
+            parsed.extend(parse(definitions, macros)?);
             continue;
         }
         let statement = macros.expand(statement)?;
@@ -87,6 +89,7 @@ fn tokenized(sql: &str) -> Result<Vec<TokenWithSpan>> {
     let mut tokens = Tokenizer::new(&GenericDialect {}, sql)
         .tokenize_with_location()
         .map_err(|error| DataFusionError::Plan(format!("the SQL cannot be read: {error}")))?;
+    tokens::name_in_brackets(&mut tokens);
     tokens.retain(|token| !matches!(token.token, Token::Whitespace(_)));
     Ok(tokens)
 }

@@ -2,18 +2,25 @@
 //!
 //! - `human_duration(ns)`, `human_bytes(bytes)`, `time_bucket(ts, width)`: `units`.
 //! - `printf(format, values..)`, `str_split(text, separator, n)`, `regexp_extract(text, pattern)`: `texts`.
+//! - `typeof(x)`, `hex(x)`, `quote(x)`, `unicode(x)`, `char(n..)`, `json_extract(x, path)`, parts of texts: `sqlite`; `strftime(format, x)` and the like: `dates`.
 //! - `truth(x)`, which [`dialect`](crate::dialect) puts around conditions that are numbers: `truth`.
-//! - `ancestor_slice(id)`, `descendant_slice(id)`, `following_flow(slice_id)`, `preceding_flow(slice_id)`: `trees`.
+//! - `ancestor_slice(id)`, `descendant_slice(id)`, the same `_by_stack`, `following_flow(slice_id)`, `preceding_flow(slice_id)`, `directly_connected_flow(slice_id)`: `trees`.
 //! - `interval_intersect(a, b, columns)`, `span_join(a, b, columns)`, `span_left_join(a, b, columns)`: `intervals`.
 
+mod dates;
 mod intervals;
+mod kin;
 mod pairs;
+mod reached;
+mod scalar;
 mod spans;
+mod sqlite;
 mod sweep;
 mod texts;
 mod trees;
 mod truth;
 mod units;
+mod values;
 
 use std::sync::Arc;
 
@@ -28,6 +35,7 @@ use futures::FutureExt;
 use crate::{arguments, clock_functions, dialect, planning};
 
 pub(crate) use pairs::{Method, Pairs, sorted};
+pub(crate) use sqlite::{REAL, SUBSTRING, WHOLE};
 pub(crate) use sweep::Uncovered;
 pub(crate) use truth::TRUTH;
 pub use units::{bytes as human_bytes, duration as human_duration};
@@ -38,6 +46,8 @@ pub fn register(context: &SessionContext) {
     for function in units::functions()
         .into_iter()
         .chain(texts::functions())
+        .chain(sqlite::functions())
+        .chain(dates::functions())
         .chain([truth])
     {
         context.register_udf(function);

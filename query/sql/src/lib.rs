@@ -8,6 +8,7 @@
 mod arguments;
 mod built;
 mod clock_functions;
+mod correlated;
 mod database;
 mod defined;
 mod dialect;

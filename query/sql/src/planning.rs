@@ -4,6 +4,7 @@
 //! DataFusion knows what is a column there. So a statement with such a name is planned in vain, the name is replaced where the error points to, and the
 //! statement is planned again.
 
+use datafusion::arrow::datatypes::{DataType, FieldRef};
 use datafusion::catalog::information_schema::INFORMATION_SCHEMA;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{Column, SchemaError, Span, plan_err};
@@ -11,8 +12,8 @@ use datafusion::datasource::listing::ListingTable;
 use datafusion::datasource::source_as_provider;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::SessionState;
-use datafusion::logical_expr::{DdlStatement, LogicalPlan, LogicalPlanBuilder};
-use datafusion::prelude::SessionContext;
+use datafusion::logical_expr::{DdlStatement, Expr, LogicalPlan, LogicalPlanBuilder};
+use datafusion::prelude::{SessionContext, cast};
 use datafusion::sql::parser::Statement;
 use datafusion::sql::sqlparser::ast;
 
@@ -38,11 +39,9 @@ pub(crate) async fn plan(state: &SessionState, mut statement: Statement) -> Resu
     state.statement_to_plan(statement).await
 }
 
-/// Plans a statement that may say `IF NOT EXISTS` of a view, which DataFusion does not know.
-pub(crate) async fn plan_definition(
-    context: &SessionContext,
-    mut statement: Statement,
-) -> Result<LogicalPlan> {
+/// Plans a statement of a text. It may say `IF NOT EXISTS` of a view, which DataFusion does not know. Conditions that a query answers with are 0 or 1.
+pub(crate) async fn plan_answer(context: &SessionContext, mut statement: Statement) -> Result<LogicalPlan> {
+    let is_query = matches!(&statement, Statement::Statement(inner) if matches!(inner.as_ref(), ast::Statement::Query(_)));
     if let Statement::Statement(inner) = &mut statement
         && let ast::Statement::CreateView(view) = inner.as_mut()
         && std::mem::take(&mut view.if_not_exists)
@@ -50,7 +49,20 @@ pub(crate) async fn plan_definition(
     {
         return LogicalPlanBuilder::empty(false).build();
     }
-    plan(&context.state(), statement).await
+    let plan = plan(&context.state(), statement).await?;
+    let is_condition = |field: &FieldRef| *field.data_type() == DataType::Boolean;
+    if !is_query || !plan.schema().fields().iter().any(is_condition) {
+        return Ok(plan);
+    }
+    let columns = plan.schema().iter().map(|(table, field)| {
+        let column = Expr::Column(Column::new(table.cloned(), field.name()));
+        match is_condition(field) {
+            true => cast(column, DataType::Int64).alias_qualified(table.cloned(), field.name()),
+            false => column,
+        }
+    });
+    let columns: Vec<Expr> = columns.collect();
+    LogicalPlanBuilder::from(plan).project(columns)?.build()
 }
 
 /// Refuses a plan that other processes cannot run: with rows in the memory of this one, or with recursion, which Ballista has not.

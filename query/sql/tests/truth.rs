@@ -10,10 +10,16 @@ mod dialect;
 #[path = "../../tables/tests/truth/generator.rs"]
 #[allow(dead_code)]
 mod generator;
+#[path = "truth/laterals.rs"]
+mod laterals;
 #[path = "truth/many.rs"]
 mod many;
+#[path = "truth/modules.rs"]
+mod modules;
 #[path = "truth/spans.rs"]
 mod spans;
+#[path = "truth/sqlite.rs"]
+mod sqlite;
 #[path = "../../tables/tests/truth/tpq.rs"]
 mod tpq;
 
@@ -103,6 +109,45 @@ async fn open(trace: &Path) -> Database {
     Database::open(trace.as_os_str(), &Options::default())
         .await
         .unwrap()
+}
+
+/// Whether the answer to a statement must have rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rows {
+    /// Of each generated trace.
+    Needed,
+    MayLack,
+}
+
+/// Compares the answers to statements with the trace processor's. Each has an order, or one row.
+async fn compare(statements: &[&str], rows: Rows) {
+    if !tpq::is_there() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for trace in [generated(folder.path(), 2), recorded()].concat() {
+        let is_recorded = !trace.starts_with(folder.path());
+        let mut database = open(&trace).await;
+        // Definitions stay; each statement has its own.
+        let replaced: Vec<String> = statements
+            .iter()
+            .map(|sql| sql.replace("create perfetto", "create or replace perfetto"))
+            .collect();
+        let theirs = tpq::ask(&trace, &replaced).unwrap();
+        for (sql, theirs) in replaced.iter().zip(theirs) {
+            assert!(
+                is_recorded || rows == Rows::MayLack || !theirs.is_empty(),
+                "{sql} has no rows of {}",
+                trace.display()
+            );
+            assert_eq!(
+                ask(&mut database, sql).await,
+                theirs,
+                "{sql} on {}",
+                trace.display()
+            );
+        }
+    }
 }
 
 /// Traces of random events.

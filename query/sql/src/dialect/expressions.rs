@@ -1,10 +1,10 @@
 //! Gives expressions the meaning that they have in SQLite:
 //! - a condition may be a number, which is true unless it is 0: [`truth`](crate::functions::TRUTH) is put around conditions that are no comparisons;
-//! - `sum`, `avg`, `min` and `max` of a condition count it as 0 or 1;
+//! - a condition that is selected is 0 or 1; `sum`, `avg`, `min` and `max` count it so;
 //! - `LIKE` knows no difference between small and capital letters, and `COLLATE NOCASE` neither;
-//! - `iif`, `total`, `group_concat`, `percentile`, `glob`, `like`, `char`, `min` and `max` of several values, and `~x` become what DataFusion has for them;
-//! - `trace_start`, `trace_end` and `trace_dur` become queries, and `time_to_ms` and the like sums;
-//! - what is divided by 0 is null; `REGEXP` is an operator.
+//! - `iif`, also called `if`, `total`, `mod`, `group_concat`, `percentile`, `glob`, `like`, `min` and `max` of several values, and `~x` become what DataFusion has for them;
+//! - `trace_start`, `trace_end`, `trace_dur` and `extract_metadata` become queries, and `time_to_ms` and the like sums;
+//! - `CAST` of text to a number reads what it begins with; what is divided by 0 is null; `REGEXP` is an operator.
 
 use std::ops::ControlFlow;
 
@@ -13,16 +13,16 @@ use datafusion::error::{DataFusionError, Result};
 use datafusion::sql::parser::{CopyToSource, Statement};
 use datafusion::sql::sqlparser::ast::{
     self, BinaryOperator, CaseWhen, CastKind, Expr, Function, FunctionArg, FunctionArgExpr,
-    FunctionArguments, Ident, JoinConstraint, JoinOperator, ObjectName, Select, UnaryOperator, Value,
-    VisitMut, VisitorMut, helpers::attached_token::AttachedToken,
+    FunctionArguments, Ident, JoinConstraint, JoinOperator, ObjectName, Select, SelectItem, UnaryOperator,
+    Value, VisitMut, VisitorMut, helpers::attached_token::AttachedToken,
 };
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::parser::Parser;
 
-use crate::functions::TRUTH;
+use crate::functions::{REAL, SUBSTRING, TRUTH, WHOLE};
 
 use super::tokens::{IS, IS_NOT, PATTERN};
-use super::{existence, groups};
+use super::{existence, groups, laterals, rows};
 
 /// Rewrites all expressions of a statement.
 pub(super) fn rewrite(statement: &mut Statement) -> Result<()> {
@@ -66,7 +66,11 @@ impl VisitorMut for Rewriter {
         let conditions = [&mut select.selection, &mut select.having, &mut select.qualify];
         conditions.into_iter().flatten().for_each(condition);
         existence::count(&mut select.projection);
+        select.projection.iter_mut().for_each(selected);
         groups::complete(select);
+        if let Err(error) = laterals::complete(select) {
+            return ControlFlow::Break(error);
+        }
         let joins = select.from.iter_mut().flat_map(|from| &mut from.joins);
         for join in joins {
             use JoinOperator::{CrossJoin, FullOuter, Inner, Join, Left, LeftOuter, Right, RightOuter};
@@ -81,6 +85,14 @@ impl VisitorMut for Rewriter {
     }
 
     fn post_visit_expr(&mut self, expression: &mut Expr) -> ControlFlow<DataFusionError> {
+        match rows::replaced(expression) {
+            Ok(None) => {}
+            Ok(Some(other)) => {
+                *expression = other;
+                return ControlFlow::Continue(());
+            }
+            Err(error) => return ControlFlow::Break(error),
+        }
         match expression {
             Expr::BinaryOp {
                 left,
@@ -107,6 +119,33 @@ impl VisitorMut for Rewriter {
             } if !is_number(right) => {
                 let divisor = *take(right);
                 **right = call("nullif", vec![divisor, number("0")]);
+            }
+            Expr::BinaryOp {
+                left,
+                op: BinaryOperator::StringConcat,
+                right,
+            } => {
+                as_number(left);
+                as_number(right);
+                // Two numbers have no text in common for DataFusion.
+                if !is_text(left) && !is_text(right) {
+                    let value = *take(left);
+                    **left = cast(value, ast::DataType::Varchar(None));
+                }
+            }
+            Expr::Cast {
+                kind: CastKind::Cast,
+                expr,
+                data_type,
+                array: false,
+                format: None,
+            } => {
+                let name = match data_type {
+                    ast::DataType::BigInt(None) => WHOLE,
+                    ast::DataType::Double(_) | ast::DataType::Real | ast::DataType::Float(_) => REAL,
+                    _ => return ControlFlow::Continue(()),
+                };
+                *expression = call(name, vec![*take(expr)]);
             }
             Expr::RLike {
                 negated,
@@ -175,17 +214,13 @@ impl VisitorMut for Rewriter {
                 substring_for,
                 ..
             } => {
-                // From the end, where DataFusion would count places before the beginning.
-                if let Expr::UnaryOp {
-                    op: UnaryOperator::Minus,
-                    expr: count,
-                } = from.as_mut()
-                {
-                    let end = call("right", vec![*take(expr), *take(count)]);
-                    *expression = match substring_for.take() {
-                        Some(length) => call("left", vec![end, *length]),
-                        None => end,
-                    };
+                // DataFusion counts other places the same way, and faster.
+                let is_plain =
+                    is_number(from) && substring_for.as_ref().is_none_or(|length| is_number(length));
+                if !is_plain {
+                    let mut values = vec![*take(expr), *take(from)];
+                    values.extend(substring_for.take().map(|length| *length));
+                    *expression = call(SUBSTRING, values);
                 }
             }
             Expr::Function(function) => {
@@ -284,9 +319,42 @@ fn replaced(function: &mut Function) -> Option<Expr> {
         ("trace_start", []) => parsed("(select start_ts from trace_bounds)"),
         ("trace_end", []) => parsed("(select end_ts from trace_bounds)"),
         ("trace_dur", []) => parsed("(select end_ts - start_ts from trace_bounds)"),
-        ("char", [_]) => {
-            function.name = named("chr");
-            None
+        ("extract_metadata", [Expr::Value(name)]) => {
+            let Value::SingleQuotedString(name) = &name.value else {
+                return None;
+            };
+            let column = match is_metadata_number(name) {
+                true => "int_value",
+                false => "str_value",
+            };
+            let name = name.replace('\'', "''");
+            parsed(&format!(
+                "(select {column} from metadata where name = '{name}' limit 1)"
+            ))
+        }
+        ("sign", [_]) => {
+            function.name = named("signum");
+            Some(cast(
+                Expr::Function(function.clone()),
+                ast::DataType::BigInt(None),
+            ))
+        }
+        ("if", [_, _, ..]) => {
+            function.name = named("iif");
+            replaced(function)
+        }
+        ("mod", [value, divisor]) => {
+            let value = cast(
+                std::mem::replace(*value, null()),
+                ast::DataType::Double(ast::ExactNumberInfo::None),
+            );
+            let divisor = std::mem::replace(*divisor, null());
+            let divisor = call("nullif", vec![divisor, number("0")]);
+            Some(Expr::Nested(Box::new(binary(
+                value,
+                BinaryOperator::Modulo,
+                divisor,
+            ))))
         }
         (name, [value]) => {
             let (op, unit) = match (name.strip_prefix("time_to_"), name.strip_prefix("time_from_")) {
@@ -300,6 +368,13 @@ fn replaced(function: &mut Function) -> Option<Expr> {
         }
         _ => None,
     }
+}
+
+/// Whether a key of the trace processor's metadata has a number.
+fn is_metadata_number(key: &str) -> bool {
+    let ends = ["_ns", "_us", "_bytes", "_gb", "_mins", "_id", "_index"];
+    ends.iter().any(|end| key.ends_with(end))
+        || ["android_sdk_version", "benchmark_had_failures"].contains(&key)
 }
 
 /// Returns how many ns a unit has, by its name in the trace processor's functions.
@@ -340,6 +415,41 @@ fn condition(expression: &mut Expr) {
         let value = std::mem::replace(expression, null());
         *expression = call(TRUTH, vec![value]);
     }
+}
+
+/// Makes 0 or 1 of a condition that is selected, unless it is a null, which has no type yet. What was rewritten keeps the name that it had.
+fn selected(item: &mut SelectItem) {
+    let (SelectItem::UnnamedExpr(value) | SelectItem::ExprWithAlias { expr: value, .. }) = &mut *item else {
+        return;
+    };
+    let is_null = matches!(value, Expr::Value(value) if value.value == Value::Null);
+    let name = match cast_name(value) {
+        Some(name) => name,
+        None if is_condition(value) && !is_null => value.to_string(),
+        None => return,
+    };
+    as_number(value);
+    if let SelectItem::UnnamedExpr(value) = item {
+        let expr = std::mem::replace(value, null());
+        let alias = Ident::with_quote('"', name);
+        *item = SelectItem::ExprWithAlias { expr, alias };
+    }
+}
+
+/// Returns how a cast is written that was rewritten.
+fn cast_name(expression: &Expr) -> Option<String> {
+    let Expr::Function(function) = expression else {
+        return None;
+    };
+    let kind = match &function.name {
+        name if *name == named(WHOLE) => "INTEGER",
+        name if *name == named(REAL) => "REAL",
+        _ => return None,
+    };
+    let FunctionArguments::List(list) = &function.args else {
+        return None;
+    };
+    Some(format!("CAST({} AS {kind})", list.args.first()?))
 }
 
 /// Makes 0 or 1 of an expression that is a condition.
@@ -387,6 +497,15 @@ fn is_condition(expression: &Expr) -> bool {
         | Expr::ILike { .. }
         | Expr::SimilarTo { .. }
         | Expr::Exists { .. } => true,
+        _ => false,
+    }
+}
+
+/// Whether an expression is text for sure.
+fn is_text(expression: &Expr) -> bool {
+    match expression {
+        Expr::Value(value) => matches!(value.value, Value::SingleQuotedString(_)),
+        Expr::BinaryOp { op, .. } => *op == BinaryOperator::StringConcat,
         _ => false,
     }
 }

@@ -1,5 +1,5 @@
-//! `INCLUDE PERFETTO MODULE`: does nothing for a module whose views and functions are here, because they are there from the start. For any other it fails
-//! at once, instead of later where a statement misses the module's tables.
+//! `INCLUDE PERFETTO MODULE`: runs the definitions of a module that is here, which are SQL of our own. Modules whose views and functions exist from the start have
+//! none. For a module that is not here it fails at once, instead of later where a statement misses the module's tables.
 
 use datafusion::common::plan_err;
 use datafusion::error::Result;
@@ -7,29 +7,57 @@ use datafusion::sql::sqlparser::tokenizer::TokenWithSpan;
 
 use super::starts_with;
 
-/// The modules whose views and functions are here, besides those of the prelude.
-const MODULES: [&str; 5] = [
-    "linux.cpu.frequency",
-    "sched.latency",
-    "sched.with_context",
-    "slices.with_context",
-    "time.conversion",
+/// The modules that are here, besides those of the prelude, and their definitions.
+const MODULES: &[(&str, &str)] = &[
+    (
+        "counters.intervals",
+        include_str!("modules/counters_intervals.sql"),
+    ),
+    ("intervals.overlap", include_str!("modules/intervals_overlap.sql")),
+    ("linux.cpu.frequency", ""),
+    (
+        "linux.cpu.idle",
+        concat!(
+            include_str!("modules/counters_intervals.sql"),
+            include_str!("modules/linux_cpu_idle.sql")
+        ),
+    ),
+    ("sched.latency", ""),
+    ("sched.runnable", include_str!("modules/sched_runnable.sql")),
+    ("sched.states", include_str!("modules/sched_states.sql")),
+    (
+        "sched.time_in_state",
+        include_str!("modules/sched_time_in_state.sql"),
+    ),
+    ("sched.with_context", ""),
+    ("slices.cpu_time", include_str!("modules/slices_cpu_time.sql")),
+    ("slices.self_dur", include_str!("modules/slices_self_dur.sql")),
+    (
+        "slices.time_in_state",
+        include_str!("modules/slices_time_in_state.sql"),
+    ),
+    ("slices.with_context", ""),
+    ("time.conversion", ""),
 ];
 
-/// Whether a statement includes a module.
-pub(super) fn is_include(statement: &[TokenWithSpan]) -> Result<bool> {
+/// Returns the definitions of the module that a statement includes; nothing if it includes none.
+pub(super) fn included(statement: &[TokenWithSpan]) -> Result<Option<&'static str>> {
     if !starts_with(statement, &["include", "perfetto", "module"]) {
-        return Ok(false);
+        return Ok(None);
     }
     let name: String = statement[3..]
         .iter()
         .map(|token| token.token.to_string().to_lowercase())
         .collect();
-    match MODULES.contains(&name.as_str()) || name.starts_with("prelude.") {
-        true => Ok(true),
-        false => plan_err!(
-            "the module `{name}` is not here; there are {}. Leave the statement out, and define what you need of the module",
-            MODULES.join(", ")
-        ),
+    if name.starts_with("prelude.") {
+        return Ok(Some(""));
     }
+    let Some((_, definitions)) = MODULES.iter().find(|(module, _)| *module == name) else {
+        let names: Vec<&str> = MODULES.iter().map(|(module, _)| *module).collect();
+        return plan_err!(
+            "the module `{name}` is not here; there are {}. Leave the statement out, and define what you need of the module",
+            names.join(", ")
+        );
+    };
+    Ok(Some(definitions))
 }

@@ -1,6 +1,7 @@
 //! What DataFusion's parser does not know, rewritten token by token:
 //! - `CREATE [OR REPLACE] PERFETTO TABLE|VIEW` loses its word `PERFETTO` and its columns;
 //! - `x GLOB 'pattern'` and `x NOT GLOB 'pattern'` become comparisons with a regular expression;
+//! - `[name]` becomes a name in double quotes;
 //! - `x IS y` and `x IS NOT y` become operators;
 //! - `CAST(x AS INT)` has 64 bits in the trace processor and 32 in DataFusion.
 
@@ -16,6 +17,39 @@ pub(crate) const PATTERN: &str = "regex_of_glob";
 /// The operators of `IS` and `IS NOT` before a value.
 pub(super) const IS: &str = "IS";
 pub(super) const IS_NOT: &str = "IS NOT";
+
+/// Makes names of `[name]`. Behind a name or a parenthesis without space between them, brackets are DataFusion's: a place in a list. Space and comments are still
+/// among the tokens.
+pub(super) fn name_in_brackets(tokens: &mut Vec<TokenWithSpan>) {
+    let mut place = 0;
+    while place < tokens.len() {
+        let begin = place;
+        place += 1;
+        let is_place_in_list = begin > 0
+            && matches!(
+                tokens[begin - 1].token,
+                Token::Word(_) | Token::RParen | Token::RBracket
+            );
+        if tokens[begin].token != Token::LBracket || is_place_in_list {
+            continue;
+        }
+        let is_end = |token: &TokenWithSpan| token.token == Token::RBracket;
+        let Some(length) = tokens[begin..].iter().position(is_end) else {
+            continue;
+        };
+        let inside = &tokens[begin + 1..begin + length];
+        if !matches!(inside.first().map(|first| &first.token), Some(Token::Word(_))) {
+            continue;
+        }
+        let name = Token::Word(Word {
+            value: inside.iter().map(|token| token.token.to_string()).collect(),
+            quote_style: Some('"'),
+            keyword: Keyword::NoKeyword,
+        });
+        let span = tokens[begin].span;
+        tokens.splice(begin..=begin + length, [TokenWithSpan { token: name, span }]);
+    }
+}
 
 /// Whether a statement makes or drops an index of the trace processor's, which changes no answer.
 pub(super) fn is_index(statement: &[TokenWithSpan]) -> bool {
@@ -299,10 +333,10 @@ mod tests {
     fn is_compares_with_any_value() {
         assert_eq!(
             rewritten(
-                "select a is b, a is not 'c', a is null, a is not null, a is true, a is not distinct from b from d"
+                "select 1 from d where a is b and a is not 'c' and a is null and a is not null and a is true and a is not distinct from b"
             ),
             [
-                "SELECT a IS NOT DISTINCT FROM b, a IS DISTINCT FROM 'c', a IS NULL, a IS NOT NULL, a IS TRUE, a IS NOT DISTINCT FROM b FROM d"
+                "SELECT 1 FROM d WHERE a IS NOT DISTINCT FROM b AND a IS DISTINCT FROM 'c' AND a IS NULL AND a IS NOT NULL AND a IS TRUE AND a IS NOT DISTINCT FROM b"
             ]
         );
     }
@@ -311,7 +345,9 @@ mod tests {
     fn integers_have_64_bits_in_casts_and_only_there() {
         assert_eq!(
             rewritten("select cast(a + (b) as int), (select c as int) as long from d"),
-            ["SELECT CAST(a + (b) AS BIGINT), (SELECT c AS int) AS long FROM d"]
+            [
+                "SELECT int_of_sqlite(a + (b)) AS \"CAST(a + (b) AS INTEGER)\", (SELECT c AS int) AS long FROM d"
+            ]
         );
     }
 
@@ -342,10 +378,10 @@ mod tests {
         );
         assert_eq!(
             rewritten(
-                "select a glob b.c || 'd' || f(e, (1)) and g from h where i not glob (select 1) or j glob $k"
+                "select 1 from h where a glob b.c || 'd' || f(e, (1)) and g and i not glob (select 1) or j glob $k"
             ),
             [
-                "SELECT a ~ regex_of_glob(b.c || 'd' || f(e, (1))) AND truth(g) FROM h WHERE i !~ regex_of_glob((SELECT 1)) OR j ~ regex_of_glob($k)"
+                "SELECT 1 FROM h WHERE a ~ regex_of_glob(b.c || 'd' || f(e, (1))) AND truth(g) AND i !~ regex_of_glob((SELECT 1)) OR j ~ regex_of_glob($k)"
             ]
         );
     }

@@ -6,113 +6,36 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, StringArray};
 use datafusion::arrow::compute::cast;
-use datafusion::arrow::datatypes::{DataType, Float64Type, Int64Type};
+use datafusion::arrow::datatypes::{DataType, Int64Type};
 use datafusion::common::{exec_datafusion_err, plan_err};
 use datafusion::error::Result;
-use datafusion::logical_expr::{
-    ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
-};
+use datafusion::logical_expr::ScalarUDF;
 use regex::Regex;
 
 use crate::dialect::{PATTERN, regular_expression};
+
+use super::scalar::Scalar;
+use super::values::{Value, Values};
 
 /// The widest field of `printf`.
 const WIDEST: usize = 10_000;
 
 /// The functions of this module.
 pub(super) fn functions() -> Vec<ScalarUDF> {
-    let one = |name, aliases: &[&str], least, of| {
-        ScalarUDF::new_from_impl(Text {
-            name,
-            aliases: aliases.iter().map(|&alias| alias.to_owned()).collect(),
-            least,
-            of,
-            signature: Signature::variadic_any(Volatility::Immutable),
-        })
-    };
-    vec![
-        one("printf", &["format"], 1, printf),
-        one("str_split", &[], 3, str_split),
-        one("regexp_extract", &[], 2, regexp_extract),
-        one(PATTERN, &[], 1, |columns, rows| {
+    let text = |name, counts, of| Scalar::new(name, counts, DataType::Utf8, of);
+    [
+        text("printf", 1..=usize::MAX, printf).or("format"),
+        text("str_split", 3..=3, str_split),
+        text("regexp_extract", 2..=2, regexp_extract),
+        text(PATTERN, 1..=1, |columns, rows| {
             let patterns = texts(&columns[0])?;
             each(rows, |row| {
                 value(&patterns, row).map(regular_expression).transpose()
             })
         }),
     ]
-}
-
-/// Computes a column of texts from columns of the same number of rows.
-type Of = fn(&[ArrayRef], usize) -> Result<ArrayRef>;
-
-/// A function whose result is a text.
-#[derive(Debug)]
-struct Text {
-    name: &'static str,
-    aliases: Vec<String>,
-    /// The least arguments; only `printf` takes more.
-    least: usize,
-    of: Of,
-    signature: Signature,
-}
-
-impl PartialEq for Text {
-    fn eq(&self, other: &Text) -> bool {
-        self.name == other.name
-    }
-}
-
-impl Eq for Text {}
-
-impl std::hash::Hash for Text {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        self.name.hash(state);
-    }
-}
-
-impl ScalarUDFImpl for Text {
-    fn name(&self) -> &str {
-        self.name
-    }
-
-    fn aliases(&self) -> &[String] {
-        &self.aliases
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
-        match arguments.len() == self.least || arguments.len() > self.least && self.name == "printf" {
-            true => Ok(DataType::Utf8),
-            false => plan_err!(
-                "{} takes {} values, not {}",
-                self.name,
-                self.least,
-                arguments.len()
-            ),
-        }
-    }
-
-    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let is_one = arguments
-            .args
-            .iter()
-            .all(|value| matches!(value, ColumnarValue::Scalar(_)));
-        let rows = if is_one { 1 } else { arguments.number_rows };
-        let columns = arguments
-            .args
-            .iter()
-            .map(|value| value.to_array(rows))
-            .collect::<Result<Vec<_>>>()?;
-        let texts = (self.of)(&columns, rows)?;
-        Ok(match is_one {
-            true => ColumnarValue::Scalar(datafusion::scalar::ScalarValue::try_from_array(&texts, 0)?),
-            false => ColumnarValue::Array(texts),
-        })
-    }
+    .map(ScalarUDF::from)
+    .into()
 }
 
 fn each<T: AsRef<str>>(rows: usize, of: impl FnMut(usize) -> Result<Option<T>>) -> Result<ArrayRef> {
@@ -175,21 +98,13 @@ fn regexp_extract(columns: &[ArrayRef], rows: usize) -> Result<ArrayRef> {
     })
 }
 
-/// `printf(format, values…)` as SQLite has it, without `%q`, `%w` and `%n`.
+/// `printf(format, values…)` as SQLite has it, without `%n`.
 fn printf(columns: &[ArrayRef], rows: usize) -> Result<ArrayRef> {
     let Some((formats, values)) = columns.split_first() else {
         return plan_err!("printf takes a format");
     };
     let formats = texts(formats)?;
-    // Columns as each of the kinds of values that formats take.
-    let as_kind = |kind: DataType| {
-        values
-            .iter()
-            .map(move |column| cast(column, &kind).ok())
-            .collect::<Vec<_>>()
-    };
-    let (ints, reals) = (as_kind(DataType::Int64), as_kind(DataType::Float64));
-    let strings = values.iter().map(texts).collect::<Result<Vec<_>>>()?;
+    let values = values.iter().map(Values::new).collect::<Result<Vec<_>>>()?;
     each(rows, |row| {
         let Some(format) = value(&formats, row) else {
             return Ok(None);
@@ -206,29 +121,29 @@ fn printf(columns: &[ArrayRef], rows: usize) -> Result<ArrayRef> {
                 continue;
             }
             // A field without a value prints 0 or nothing.
-            let place = next.next();
+            let next = next.next().map_or(Value::Null, |place| values[place].at(row));
             match field.kind {
-                'd' | 'i' | 'u' | 'x' | 'X' | 'o' => {
-                    let column = place.and_then(|place| ints[place].as_ref());
-                    let int = column
-                        .filter(|it| it.is_valid(row))
-                        .map(|it| it.as_primitive::<Int64Type>().value(row));
-                    field.int(int.unwrap_or(0), &mut text);
-                }
-                'f' | 'e' | 'E' | 'g' | 'G' => {
-                    let column = place.and_then(|place| reals[place].as_ref());
-                    let real = column
-                        .filter(|it| it.is_valid(row))
-                        .map(|it| it.as_primitive::<Float64Type>().value(row));
-                    field.real(real.unwrap_or(0.0), &mut text);
-                }
-                's' | 'z' | 'c' => {
-                    let string = place.and_then(|place| value(&strings[place], row)).unwrap_or("");
+                'd' | 'i' | 'u' | 'x' | 'X' | 'o' | 'p' => field.int(next.int().unwrap_or(0), &mut text),
+                'f' | 'e' | 'E' | 'g' | 'G' => field.real(next.real().unwrap_or(0.0), &mut text),
+                's' | 'z' | 'c' | 'q' | 'Q' | 'w' => {
+                    let string = next.text();
                     let most = match (field.kind, field.precision) {
                         ('c', _) => 1,
                         (_, precision) => precision.unwrap_or(usize::MAX),
                     };
-                    field.pad(&string.chars().take(most).collect::<String>(), &mut text);
+                    let shown = string.as_deref().unwrap_or(match field.kind {
+                        'q' | 'w' => "(NULL)",
+                        _ => "",
+                    });
+                    let shown: String = shown.chars().take(most).collect();
+                    let shown = match field.kind {
+                        'q' => shown.replace('\'', "''"),
+                        'Q' if string.is_none() => "NULL".to_owned(),
+                        'Q' => format!("'{}'", shown.replace('\'', "''")),
+                        'w' => shown.replace('"', "\"\""),
+                        _ => shown,
+                    };
+                    field.pad(&shown, &mut text);
                 }
                 // As SQLite, which ends at what it does not know.
                 _ => return Ok(Some(text)),
@@ -279,7 +194,7 @@ impl Field<'_> {
     fn int(&self, int: i64, text: &mut String) {
         let mut digits = match self.kind {
             'x' => format!("{int:x}"),
-            'X' => format!("{int:X}"),
+            'X' | 'p' => format!("{int:X}"),
             'o' => format!("{int:o}"),
             'u' => int.cast_unsigned().to_string(),
             _ => int.unsigned_abs().to_string(),

@@ -11,8 +11,10 @@ use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
 use datafusion::logical_expr::{
     ColumnarValue, Expr, ExprSchemable, ScalarFunctionArgs, ScalarUDFImpl, Signature, Volatility, lit,
 };
-use datafusion::prelude::cast;
+use datafusion::prelude::{cast, try_cast};
 use datafusion::sql::sqlparser::ast::BinaryOperator;
+
+use super::scalar::is_text;
 
 /// The function's name.
 pub(crate) const TRUTH: &str = "truth";
@@ -76,7 +78,7 @@ impl ScalarUDFImpl for Truth {
     }
 }
 
-/// Makes 0 or 1 of a condition that is compared or computed with a number.
+/// Makes 0 or 1 of a condition that is compared or computed with a number, and lets texts and numbers be compared.
 #[derive(Debug)]
 pub(super) struct Numbers;
 
@@ -110,6 +112,23 @@ impl ExprPlanner for Numbers {
         if right == DataType::Boolean && meets(&left) {
             expression.right = cast(expression.right, DataType::Int64);
         }
+        if compares && is_text(&left) && right.is_numeric() {
+            meet(&mut expression.left, &mut expression.right);
+        } else if compares && is_text(&right) && left.is_numeric() {
+            meet(&mut expression.right, &mut expression.left);
+        }
         Ok(PlannerResult::Original(expression))
+    }
+}
+
+/// Lets a text and a number meet that are compared. Beside a column of texts a number is text. Beside another column a text is the number that it is; one that
+/// is no number is null.
+fn meet(text: &mut Expr, number: &mut Expr) {
+    match (&text, &number) {
+        (Expr::Column(_), Expr::Literal(..)) => {
+            *number = cast(std::mem::take(number), DataType::Utf8);
+        }
+        (Expr::Literal(..), Expr::Literal(..)) => {}
+        _ => *text = try_cast(std::mem::take(text), DataType::Float64),
     }
 }

@@ -1,6 +1,6 @@
 //! The trace processor's SQL where it differs from DataFusion's: functions, macros, conditions that are numbers, SQLite's functions.
 
-use super::{ask, generated, open, recorded, tpq};
+use super::{Rows, compare, generated, open};
 
 /// Statements whose answers are the trace processor's. Each has an order, or one row.
 const STATEMENTS: &[&str] = &[
@@ -108,33 +108,7 @@ const STATEMENTS: &[&str] = &[
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_trace_processors_sql_has_its_answers() {
-    if !tpq::is_there() {
-        return;
-    }
-    let folder = tempfile::tempdir().unwrap();
-    for trace in [generated(folder.path(), 2), recorded()].concat() {
-        let is_recorded = !trace.starts_with(folder.path());
-        let mut database = open(&trace).await;
-        // Definitions stay; each statement has its own.
-        let replaced: Vec<String> = STATEMENTS
-            .iter()
-            .map(|sql| sql.replace("create perfetto", "create or replace perfetto"))
-            .collect();
-        let theirs = tpq::ask(&trace, &replaced).unwrap();
-        for (sql, theirs) in replaced.iter().zip(theirs) {
-            assert!(
-                is_recorded || !theirs.is_empty(),
-                "{sql} has no rows of {}",
-                trace.display()
-            );
-            assert_eq!(
-                ask(&mut database, sql).await,
-                theirs,
-                "{sql} on {}",
-                trace.display()
-            );
-        }
-    }
+    compare(STATEMENTS, Rows::Needed).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -215,7 +189,7 @@ async fn wrong_definitions_and_calls_are_named() {
         ("select str_split('a')", "str_split takes 3 values, not 1"),
         (
             "include perfetto module android.startup.startups; select 1",
-            "the module `android.startup.startups` is not here; there are linux.cpu.frequency",
+            "the module `android.startup.startups` is not here; there are counters.intervals, intervals.overlap",
         ),
         (
             "include perfetto module slices.*",

@@ -213,6 +213,13 @@ async fn ids_of_one_trace_lead_nowhere_else() {
     let truth = ask(&mut one, &above(&deepest)).await;
     assert!(!truth.is_empty());
     assert_eq!(ask(&mut all, &above(&id)).await, truth);
+    let all_above = "select count(*) from slice s join ancestor_slice(s.id) a";
+    let mut sum = 0;
+    for trace in &traces {
+        let count = ask(&mut open(trace).await, all_above).await.remove(0);
+        sum += count.parse::<u64>().unwrap();
+    }
+    assert_eq!(ask(&mut all, all_above).await, [sum.to_string()]);
     // Intervals of different traces do not meet, with an id or without.
     for columns in ["", ", 'cpu'", ", 'utid'"] {
         let swept = format!(

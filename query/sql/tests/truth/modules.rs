@@ -1,0 +1,28 @@
+//! Modules of the trace processor's standard library.
+
+use super::{Rows, compare};
+
+const STATEMENTS: &[&str] = &[
+    "include perfetto module counters.intervals; select * from counter_leading_intervals!(counter) order by track_id, ts, id",
+    "include perfetto module counters.intervals; select id, dur, value, next_value, delta_value from counter_leading_intervals!((select * from counter where value > 0)) order by id",
+    "include perfetto module intervals.overlap; select ts, value from intervals_overlap_count!((select ts, dur from sched), ts, dur) order by ts",
+    "include perfetto module intervals.overlap; select ts, value, group_name from intervals_overlap_count_by_group!(sched, ts, dur, cpu) order by group_name, ts",
+    "include perfetto module sched.runnable; select * from sched_previous_runnable_on_thread order by id",
+    "include perfetto module sched.states; select distinct state, io_wait, sched_state_to_human_readable_string(state) as name, sched_state_io_to_human_readable_string(state, io_wait) as whole from thread_state order by 1, 2",
+    "include perfetto module sched.time_in_state; select * from sched_time_in_state_for_thread order by utid, state",
+    "include perfetto module sched.time_in_state; select * from sched_percentage_of_time_in_state order by utid",
+    "include perfetto module slices.self_dur; select id, self_dur from slice_self_dur order by id",
+];
+
+/// Statements that may have no rows.
+const SPARSE: &[&str] = &[
+    "include perfetto module linux.cpu.idle; select * from cpu_idle_counters order by id",
+    "include perfetto module slices.cpu_time; select * from thread_slice_cpu_time order by id",
+    "include perfetto module slices.time_in_state; select * from thread_slice_time_in_state order by id, state, io_wait, blocked_function",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn modules_have_the_trace_processors_rows() {
+    compare(STATEMENTS, Rows::Needed).await;
+    compare(SPARSE, Rows::MayLack).await;
+}

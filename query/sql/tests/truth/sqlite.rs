@@ -1,0 +1,98 @@
+//! SQLite's functions and operators where DataFusion's differ or lack.
+
+use std::collections::HashMap;
+
+use super::{Rows, ask, compare, generated, open, tpq};
+
+const STATEMENTS: &[&str] = &[
+    "select typeof(1) as a, typeof(1.5) as b, typeof('x') as c, typeof(null) as d, typeof(1 = 1) as e, typeof(sum(1)) as f, typeof(total(1)) as g",
+    "select typeof(name) as kind, typeof(upid) as other, count() as n from thread group by 1, 2 order by 1, 2",
+    "select hex('abc') as a, hex(12) as b, hex(null) as c, hex('é') as d, hex(name) as e from thread order by utid limit 3",
+    "select quote('a''b') as a, quote(1.5) as b, quote(null) as c, quote(3) as d, quote(name) as e, quote(utid) as f from thread order by utid limit 3",
+    "select unicode('é') as a, unicode('abc') as b, unicode('') as c, char(65, 66, 233) as d, char(97 + utid) as e from thread where utid < 3 order by utid",
+    "select date(1700000000, 'unixepoch') as a, time(1700000000, 'unixepoch') as b, datetime(1700000000, 'unixepoch') as c, julianday('2000-01-01') as d, unixepoch('2000-01-01 12:00') as e",
+    "select strftime('%Y-%m-%d %H:%M:%f %j %w %s %%', '2024-02-29 23:59:59.125') as a, strftime('%J', '2000-01-01') as b, strftime('%e|%I|%p|%T|%R|%F|%u', '2024-03-05 15:06:07') as c",
+    "select datetime('2024-01-31', '+1 month') as a, date('2024-02-30') as b, datetime('2024-05-17 10:00:00', 'start of month', '-1 day') as c, date('2024-05-17', 'weekday 0') as d, time('12:34:56.789') as e",
+    "select datetime('2024-05-17T10:00:00Z') as a, datetime('2024-05-17 10:00:00+02:30') as b, date('nonsense') as c, date(null) as d, datetime(2451545.25) as e, datetime('2024-05-17', '-36.5 hours', '+3 years') as f",
+    "select datetime(ts / 1000000000, 'unixepoch') as at, count() as n from sched group by 1 order by 1 limit 5",
+    "select json_extract('{\"a\":[1,2.5,\"x\",null,{\"b\":[1],\"z\":true}]}', '$.a[2]') as a, json_extract('{\"a\": 1}', '$.b') as b, json_extract('{\"a\": [1, {\"b\": 2, \"z\": 1}]}', '$.a[#-1]') as c",
+    "select json_extract('{\"a\":{\"b c\":true}}', '$.a.\"b c\"') as a, json_extract('[null]', '$[0]') as b",
+    "select substr('hello', -3, 2) as a, substr('hello', 0) as b, substr('hello', 0, 3) as c, substr('hello', 2, -1) as d, substr('hello', -10, 7) as e, substr(name, utid) as f, substr(name, -utid, 2) as g, substr(name, 2, 3) as h from thread order by utid limit 5",
+    "select instr('hello', 'l') as a, instr('hello', 'z') as b, replace('aaa', 'a', 'b') as c, nullif(1, 1) as d, trim('  x ') as e, ltrim('xxa', 'x') as f, rtrim('axx', 'x') as g, trim('xax', 'x') as h",
+    "select round(2.5) as a, round(2.567, 2) as b, abs(-3) as c, sign(-2) as d, length('é') as e, length(12) as f, 7 / 2 as g, -7 / 2 as h, -7 % 3 as i, lower('ABC') as j",
+    "select printf('%q|%Q|%w|%Q', 'it''s', 'it''s', 'a\"b', null) as a, printf('%d|%d|%d|%.2f', 'abc', 3.9, '12x', '1.5') as b, printf('%s|%s|%s', null, 12.5, 3) as c, printf('%p|%u', 255, 9) as d",
+    "select 5 || 'x' as a, 1 || 2 as b, 'a' || null as c, cast(12 as text) as d, cast(3.99 as int) as e, 5 << 2 as f, 5 >> 1 as g, 5 & 4 as h, 5 | 2 as i",
+    "select total(tid) as a, total(null) as b, sum(null) as c, group_concat(tid, '+') as d from (select tid from thread where tid < 0)",
+    "select group_concat(tid, '+' order by tid desc) as a, string_agg(tid, '-' order by tid) as b from thread",
+    "select ifnull(null, 'x') as a, iif(1, 'a', 'b') as b, iif(0, 'a') as c, coalesce(null, 2) as d, if(1 > 2, 'a', 'b') as e",
+    "select sqrt(16) as a, pow(2, 3) as b, power(2, 3) as c, floor(1.5) as d, ceil(1.2) as e, log2(8) as f, pi() as g, mod(7, 3) as h, mod(utid + 0.5, 2) as i from thread order by utid limit 3",
+    "select sign(-2) as a, sign(0.5) as b, sign(0) as c",
+    // Text and numbers.
+    "select cast('12abc' as int) as a, cast('abc' as int) as b, cast('1.5x' as real) as c, cast('-7' as integer) as d, cast(null as int) as e, cast(3.99 as int) as f, cast('3.9' as int) as g",
+    "select cast(name as int) as a, cast(name as double) as b, cast(tid as int) as c from thread order by utid limit 5",
+    "select sum(cast(str_split(name, ' ', 1) as int)) as n from thread",
+    "select count() as n from thread where name > 5",
+    "select count() as n from thread where utid = '3' or '2' > tid",
+    // Names in brackets.
+    "select 1 as [a b], [utid] from thread order by [utid] limit 2",
+    "select [thread].[utid] as x, t.[cpu] from thread join sched as t on t.[utid] = [thread].utid order by t.id limit 3",
+    // Several values at once.
+    "select count() as n from sched where (cpu, utid) in (select cpu, utid from sched where dur > 1000)",
+    "select count() as n from sched where (cpu, utid) not in (select cpu, utid from sched where dur > 1000)",
+    "select cpu, utid from sched where (cpu, utid) in (values (0, 1), (1, 2), (0, 3)) order by id",
+    "select id, (cpu, utid) in (values (0, 1), (1, 2)) as x, (cpu, utid) = (0, 1) as y from sched order by id",
+    "select count() as n from sched where (cpu, utid) < (1, 2) or (cpu, utid, id) >= (1, 3, 4) or (cpu, dur) != (0, 1)",
+    // Conditions are numbers.
+    "select utid > 2, upid is null, not utid, name like 'a%', name glob 't*', utid in (1, 2), utid between 1 and 2, true, null is null, 1 and 0 from thread order by utid",
+    "select sum(busy) as n, max(busy) as any from (select dur > 1000 as busy from sched)",
+    "select case when utid then utid > 2 else utid < 5 end as x, coalesce(upid > 1, utid > 3) as y from thread order by utid",
+    "select dur > 1000 as busy, count() as n from sched group by busy order by busy",
+    "select dur > 1000, count() as n from sched group by dur > 1000 order by 1",
+    "select dur > 1000, count() as n from sched group by 1 having count() > 0 order by 1",
+    "create perfetto table flags as select utid, utid > 2 as many from thread; select many, count() as n from flags where many or not many group by many order by many",
+    "select x, typeof(x) as kind from (select utid = 1 as x from thread union select 7) order by x",
+    // Patterns.
+    "select 'a-b' glob '[a-c][-x]?' as a, 'abc' glob 'a[^b]c' as b, 'a]c' glob 'a[]]c' as c, 'ABC' glob 'abc' as d, 'a*c' glob 'a[*]c' as e",
+    // `HAVING` means columns before names that `SELECT` gives.
+    "select utid as cpu, count() as n from sched group by utid having n > 1 order by utid",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn functions_and_operators_are_sqlites() {
+    compare(STATEMENTS, Rows::Needed).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn counters_are_as_bad_as_there() {
+    if !tpq::is_there() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut compared = 0;
+    for trace in generated(folder.path(), 2) {
+        let sql = "select distinct name, severity || ' ' || source as what from stats order by name";
+        let theirs = tpq::ask(&trace, &[sql.to_owned()]).unwrap().remove(0);
+        let theirs: HashMap<_, _> = theirs.iter().filter_map(|row| row.split_once('\t')).collect();
+        for row in ask(&mut open(&trace).await, sql).await {
+            let (name, what) = row.split_once('\t').unwrap();
+            if let Some(known) = theirs.get(name) {
+                assert_eq!(what, *known, "{name}");
+                compared += 1;
+            }
+        }
+        let undescribed = "select name from stats where description = ''";
+        assert_eq!(ask(&mut open(&trace).await, undescribed).await, [""; 0]);
+    }
+    assert!(compared > 5, "{compared}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metadata_is_text_or_a_number() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = generated(folder.path(), 1).remove(0);
+    let sql = "select extract_metadata('system_name'), extract_metadata('trace_type'), extract_metadata('none'), extract_metadata('trace_time_clock_id') + 1";
+    let truth = "select (select str_value from metadata where name = 'system_name'), 'proto', null,
+        (select int_value from metadata where name = 'trace_time_clock_id') + 1";
+    let mut database = open(&trace).await;
+    assert_eq!(ask(&mut database, sql).await, ask(&mut database, truth).await);
+}
