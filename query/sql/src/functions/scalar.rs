@@ -65,7 +65,7 @@ impl Scalar {
     }
 
     /// Says that the function is a cast of what is no text, which reaches the tables then.
-    pub(super) fn is_cast(mut self) -> Scalar {
+    pub(super) fn cast(mut self) -> Scalar {
         self.of_others = Others::Cast;
         self
     }

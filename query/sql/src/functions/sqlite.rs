@@ -49,7 +49,7 @@ pub(super) fn functions() -> Vec<ScalarUDF> {
                 (0..rows).map(|row| column.at(row).int()).collect::<Int64Array>(),
             ))
         })
-        .is_cast(),
+        .cast(),
         Scalar::new(REAL, 1..=1, DataType::Float64, |columns, rows| {
             let column = Values::new(&columns[0])?;
             Ok(Arc::new(
@@ -58,7 +58,7 @@ pub(super) fn functions() -> Vec<ScalarUDF> {
                     .collect::<Float64Array>(),
             ))
         })
-        .is_cast(),
+        .cast(),
         Scalar::new("unicode", 1..=1, DataType::Int64, |columns, rows| {
             let column = Values::new(&columns[0])?;
             let first = |row| {
