@@ -1,7 +1,7 @@
 //! Records of the kernel's ring buffers.
 //!
 //! `Record::parse` takes one record as `Ring` hands it out, and survives any bytes. Which fields a sample has is decided by
-//! the attributes of its event, so a [`SampleLayout`] comes with it. Source: `perf_event_open(2)`, "MMAP layout".
+//! the attributes of its event, so a `SampleLayout` comes with it. Source: `perf_event_open(2)`, "MMAP layout".
 
 use perf_event_open_sys::bindings as sys;
 
