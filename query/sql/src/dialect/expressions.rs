@@ -57,10 +57,27 @@ pub(super) fn visit<V: VisitorMut<Break = DataFusionError>>(
     }
 }
 
+/// Calls a selected `extract_metadata(..)` what it is written as: the queries that such calls become would all have one name.
+fn name_metadata(item: &mut SelectItem) {
+    if let SelectItem::UnnamedExpr(call @ Expr::Function(function)) = item
+        && function.name.to_string().eq_ignore_ascii_case("extract_metadata")
+    {
+        *item = SelectItem::ExprWithAlias {
+            alias: Ident::with_quote('"', function.to_string()),
+            expr: call.clone(),
+        };
+    }
+}
+
 struct Rewriter;
 
 impl VisitorMut for Rewriter {
     type Break = DataFusionError;
+
+    fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<DataFusionError> {
+        select.projection.iter_mut().for_each(name_metadata);
+        ControlFlow::Continue(())
+    }
 
     fn post_visit_select(&mut self, select: &mut Select) -> ControlFlow<DataFusionError> {
         let conditions = [&mut select.selection, &mut select.having, &mut select.qualify];

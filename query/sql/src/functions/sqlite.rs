@@ -1,5 +1,5 @@
-//! Scalar functions that SQLite has and DataFusion lacks, or has with another meaning: `typeof`, `hex`, `quote`, `unicode`, `char`, `json_extract` and
-//! [`SUBSTRING`].
+//! Scalar functions that SQLite has and DataFusion lacks, or has with another meaning: `typeof`, `hex`, `quote`, `unicode`, `char`, `round`, `json_extract`
+//! and [`SUBSTRING`].
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -59,6 +59,17 @@ pub(super) fn functions() -> Vec<ScalarUDF> {
             ))
         })
         .cast(),
+        Scalar::new("round", 1..=2, DataType::Float64, |columns, rows| {
+            let columns = columns.iter().map(Values::new).collect::<Result<Vec<_>>>()?;
+            let of = |row| {
+                let digits = match columns.get(1) {
+                    Some(digits) => digits.at(row).int()?,
+                    None => 0,
+                };
+                Some(rounded(columns[0].at(row).real()?, digits.clamp(0, 30) as usize))
+            };
+            Ok(Arc::new((0..rows).map(of).collect::<Float64Array>()))
+        }),
         Scalar::new("unicode", 1..=1, DataType::Int64, |columns, rows| {
             let column = Values::new(&columns[0])?;
             let first = |row| {
@@ -74,6 +85,36 @@ pub(super) fn functions() -> Vec<ScalarUDF> {
     ]
     .map(ScalarUDF::from)
     .into()
+}
+
+/// Rounds the number that is stored, as its digits show it, and half of a digit away from zero. DataFusion rounds a hundred times the number, so that
+/// 1.225, which is a little less when it is stored, becomes 1.23.
+fn rounded(real: f64, digits: usize) -> f64 {
+    /// Digits behind those that are kept. Numbers with a fraction have fewer that are not 0.
+    const MORE: usize = 60;
+    /// From here on, there are no fractions.
+    const WHOLE: f64 = (1_u64 << 52) as f64;
+    if real.is_nan() || real.abs() >= WHOLE {
+        return real;
+    }
+    let mut text = format!("{:.*}", digits + MORE, real.abs()).into_bytes();
+    let end = text.len() - MORE;
+    let mut carries = text[end] >= b'5';
+    text.truncate(end);
+    for digit in text.iter_mut().rev().filter(|digit| **digit != b'.') {
+        if !carries {
+            break;
+        }
+        carries = *digit == b'9';
+        *digit = if carries { b'0' } else { *digit + 1 };
+    }
+    if carries {
+        text.insert(0, b'1');
+    }
+    match String::from_utf8_lossy(&text).parse::<f64>() {
+        Ok(0.0) | Err(_) => 0.0,
+        Ok(rounded) => rounded.copysign(real),
+    }
 }
 
 fn each_text(
@@ -205,6 +246,27 @@ fn json_extract(values: &[Value<'_>]) -> Result<Option<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_are_rounded_as_their_digits_show_them() {
+        for (real, digits, expected) in [
+            (434151.225, 2, 434151.22),
+            (0.125, 2, 0.13),
+            (-0.125, 2, -0.13),
+            (2.5, 0, 3.0),
+            (-2.5, 0, -3.0),
+            (0.499, 0, 0.0),
+            (-0.2, 0, 0.0),
+            (9.999, 2, 10.0),
+            (99.5, 0, 100.0),
+            (1e17 + 2.0, 1, 1e17 + 2.0),
+            (1e-300, 30, 0.0),
+            (f64::INFINITY, 2, f64::INFINITY),
+        ] {
+            assert_eq!(rounded(real, digits), expected, "{real} {digits}");
+        }
+        assert!(rounded(f64::NAN, 1).is_nan());
+    }
 
     #[test]
     fn parts_of_a_text_are_those_of_sqlite() {

@@ -19,7 +19,7 @@ const STATEMENTS: &[&str] = &[
     "select json_extract('{\"a\":{\"b c\":true}}', '$.a.\"b c\"') as a, json_extract('[null]', '$[0]') as b",
     "select substr('hello', -3, 2) as a, substr('hello', 0) as b, substr('hello', 0, 3) as c, substr('hello', 2, -1) as d, substr('hello', -10, 7) as e, substr(name, utid) as f, substr(name, -utid, 2) as g, substr(name, 2, 3) as h from thread order by utid limit 5",
     "select instr('hello', 'l') as a, instr('hello', 'z') as b, replace('aaa', 'a', 'b') as c, nullif(1, 1) as d, trim('  x ') as e, ltrim('xxa', 'x') as f, rtrim('axx', 'x') as g, trim('xax', 'x') as h",
-    "select round(2.5) as a, round(2.567, 2) as b, abs(-3) as c, sign(-2) as d, length('é') as e, length(12) as f, 7 / 2 as g, -7 / 2 as h, -7 % 3 as i, lower('ABC') as j",
+    "select round(2.5) as a, round(2.567, 2) as b, round(434151.225, 2) as k, round(0.125, 2) as l, round(-7.5) as m, round(sum(dur) / 1e4, 3) as n, abs(-3) as c, sign(-2) as d, length('é') as e, length(12) as f, 7 / 2 as g, -7 / 2 as h, -7 % 3 as i, lower('ABC') as j from sched",
     "select printf('%q|%Q|%w|%Q', 'it''s', 'it''s', 'a\"b', null) as a, printf('%d|%d|%d|%.2f', 'abc', 3.9, '12x', '1.5') as b, printf('%s|%s|%s', null, 12.5, 3) as c, printf('%p|%u', 255, 9) as d",
     "select 5 || 'x' as a, 1 || 2 as b, 'a' || null as c, cast(12 as text) as d, cast(3.99 as int) as e, 5 << 2 as f, 5 >> 1 as g, 5 & 4 as h, 5 | 2 as i",
     "select total(tid) as a, total(null) as b, sum(null) as c, group_concat(tid, '+') as d from (select tid from thread where tid < 0)",
@@ -39,7 +39,7 @@ const STATEMENTS: &[&str] = &[
     // Several values at once.
     "select count() as n from sched where (cpu, utid) in (select cpu, utid from sched where dur > 1000)",
     "select count() as n from sched where (cpu, utid) not in (select cpu, utid from sched where dur > 1000)",
-    "select cpu, utid from sched where (cpu, utid) in (values (0, 1), (1, 2), (0, 3)) order by id",
+    "select id, cpu from sched where (id, id) in (values (0, 0), (1, 1), (2, 0)) order by id",
     "select id, (cpu, utid) in (values (0, 1), (1, 2)) as x, (cpu, utid) = (0, 1) as y from sched order by id",
     "select count() as n from sched where (cpu, utid) < (1, 2) or (cpu, utid, id) >= (1, 3, 4) or (cpu, dur) != (0, 1)",
     // Conditions are numbers.
