@@ -387,3 +387,46 @@ fn requests_are_followed_from_one_process_to_another() {
     assert!(joined > 3 && joined + 1 >= asked, "{joined} of {asked}");
     assert_eq!(times.len(), joined as usize);
 }
+
+#[test]
+fn an_interpreter_samples_the_stacks_of_its_scripts() {
+    let Some(program) = example("interpreter") else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let (trace, out) = (
+        folder.path().join("trace.pftrace"),
+        folder.path().join("out.folded"),
+    );
+    let output = Command::new(program).arg(&trace).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let output = Command::new(env!("CARGO_BIN_EXE_ferretto"))
+        .args([
+            "convert".as_ref(),
+            trace.as_os_str(),
+            "-o".as_ref(),
+            out.as_os_str(),
+        ])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let folded = std::fs::read_to_string(&out).unwrap();
+    let mut nanoseconds = 0;
+    for line in folded.lines() {
+        let (stack, count) = line.rsplit_once(' ').unwrap();
+        nanoseconds += count.parse::<u64>().unwrap();
+        let script = stack.find("main").map_or(stack, |at| &stack[at..]);
+        let known = ["main", "main;parse", "main;draw", "main;draw;layout"];
+        assert!(known.contains(&script), "{line}");
+    }
+    // 200 samples, each at least a millisecond after the one before.
+    assert!(nanoseconds >= 200_000_000, "{folded}");
+    let Some(processor) = TraceProcessor::find() else {
+        return;
+    };
+    let [losses, runs] = processor.query(
+        &trace,
+        [LOSSES, "select count(*) > 0 from slice where name = 'Run'"],
+    );
+    assert_eq!((losses, runs), (Rows::new(), vec![vec!["1".to_owned()]]));
+}

@@ -12,6 +12,7 @@
 //! | [Which service took the time?](#which-service-took-the-time) | `two_services` |
 //! | [Where is memory allocated?](#where-is-memory-allocated) | `allocations` |
 //! | [What is my connection doing?](#what-is-my-connection-doing) | `connection` |
+//! | [What does my interpreter spend its time on?](#what-does-my-interpreter-spend-its-time-on) | `interpreter` |
 //! | [How do I trace a hot loop?](#how-do-i-trace-a-hot-loop) | `hot_loop` |
 //! | [How does a library trace?](#how-does-a-library-trace) | `library` |
 //! | [How does a test count queries?](#how-does-a-test-count-queries) | `query_budget` |
@@ -74,6 +75,17 @@
 //! `error`. The same text and other messages are in the UI's panel "Android Logs", and in the table `android_logs`, whatever the system. Which attempt
 //! failed, and why:
 #![doc = concat!("```sql\n", include_str!("../examples/connection.sql"), "```")]
+//!
+//! # What does my interpreter spend its time on?
+//!
+//! A profiler outside of the program sees the functions of the interpreter, but not those of the scripts. The program knows these, so it can
+//! take the [samples](crate::stack_sample) itself: here a thread does it every millisecond.
+#![doc = concat!("```rust\n", include_str!("../examples/interpreter.rs"), "```")]
+//! The UI of version 58 or later shows the samples below the thread, and a flame graph of those that are selected. `ferretto convert --to
+//! folded trace.pftrace` prints how many nanoseconds each stack took, also as a flame graph or for `pprof`.
+//!
+//! For the stacks of the program's own functions there is `ferretto profile`. To see which calls led to one rare event, give it its stack: [`callstack =
+//! Callstack::capture()`](crate::callstack).
 //!
 //! # How do I trace a hot loop?
 //!

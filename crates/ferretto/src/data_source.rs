@@ -328,6 +328,11 @@ impl PacketWriter<'_> {
         self.0.write_packet(packet);
     }
 
+    /// The writer, for the crate's own kinds of packets.
+    pub(crate) fn trace_writer(&mut self) -> &mut TraceWriter {
+        self.0
+    }
+
     /// Hands the packets written so far to the service, now.
     pub fn flush(&mut self) {
         let _confined = track_event::confine();

@@ -43,7 +43,7 @@
 //! counter. The file is complete however the program ends, except that a killed program loses the last 0.3 s or so: see [`record_to`]. With
 //! [`RecordingOptions::system`] the same line records events of the kernel beside the program's, through a daemon.
 //!
-//! The [cookbook] goes on from here: ten questions, such as why one request was slow, or where memory is allocated, each with a program that answers
+//! The [cookbook] goes on from here: eleven questions, such as why one request was slow, or where memory is allocated, each with a program that answers
 //! it.
 //!
 //! # Beside the kernel, and other programs
@@ -79,6 +79,8 @@
 //! | one state at a time | [`trace_state!`] with [`track::StateTrack`] |
 //! | causes and consequences | `flow = …`, `correlation_id = …`: see [`track_event`] |
 //! | consequences of a request in other processes | [`TraceContext`], W3C's header `traceparent` |
+//! | the call stack that led to an event | `callstack = …`: see [`callstack`] |
+//! | samples of call stacks, of threads or scripts | [`stack_sample`] |
 //! | arguments | `"name" => value` of any type that is [`DebugAnnotation`], which can be derived |
 //! | packets of your own making | [`data_source`] |
 //! | spans and events of the crate `tracing` | the crate `ferretto-tracing`, a layer for its subscribers |
@@ -171,6 +173,7 @@
 #[cfg(test)]
 extern crate self as ferretto;
 
+pub mod callstack;
 pub mod clock;
 // Text alone. Its programs are examples, which are built and run as such, not as tests of the documentation.
 #[cfg(all(doc, not(doctest)))]
@@ -211,6 +214,8 @@ mod process_hooks;
 pub mod session;
 mod source;
 mod split_mix;
+pub mod stack_sample;
+mod starting_over;
 pub mod startup;
 pub mod status;
 #[cfg_attr(

@@ -105,6 +105,10 @@ pub const MESSAGES: Selection = Selection {
         // Bits of fields that are plain numbers.
         ".perfetto.protos.TracePacket.SequenceFlags",
         ".perfetto.protos.TracePacket.DataLossReason",
+        // Numbers in stack samples, which are only written.
+        ".perfetto.protos.StackSample.Mode",
+        ".perfetto.protos.StackSample.Unit",
+        ".perfetto.protos.StackSample.CounterDescriptor.Scope",
         // Numbers in descriptors.
         ".perfetto.protos.FieldDescriptorProto.Label",
         ".perfetto.protos.FieldDescriptorProto.Type",
@@ -216,6 +220,7 @@ pub const FOLDERS_OF_PROBES: &[&str] = &[
 pub const OF_PROGRAMS: &[&str] = &[
     ".perfetto.protos.Callstack",
     ".perfetto.protos.Frame",
+    ".perfetto.protos.InternedString",
     ".perfetto.protos.Mapping",
     ".perfetto.protos.StackSample",
     ".perfetto.protos.StackSample.CounterDescriptor",

@@ -68,6 +68,7 @@ mod tests {
         let sample = |time: &Option<u64>| Sample {
             time: *time,
             thread: Thread { pid: 7, tid: 7 },
+            weight: 1,
             cpu: None,
             mode: Mode::Kernel,
             event: EventId(0),

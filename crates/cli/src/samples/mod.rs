@@ -1,8 +1,9 @@
 //! A profile as read from a trace: call stacks, what they were counted for, and in which threads or heaps.
 //!
 //! [`convert`](crate::convert) calls it, for files and for what `ferretto profile` has just recorded. [`Reader`] takes the packets of a trace one at a
-//! time, so that a profile can also be shown while it is recorded. It understands the samples of `linux.perf` (`PerfSample`) and the heap
-//! profiles of `android.heapprofd` ([`heap`]) with everything that they refer to, as upstream's trace processor does.
+//! time, so that a profile can also be shown while it is recorded. It understands the samples of `linux.perf` (`PerfSample`), those that
+//! programs take of themselves ([`stack_sample`]), and the heap profiles of `android.heapprofd` ([`heap`]) with everything that they refer to, as
+//! upstream's trace processor does.
 //!
 //! Names, frames and call stacks are stored once for the whole trace, whatever the number of sequences. [`Totals`] grow with the number of distinct
 //! call stacks and threads, not with the number of samples. Everything that cannot be shown is counted in [`Losses`].
@@ -14,6 +15,7 @@ mod model;
 mod names;
 mod reader;
 mod sequence;
+mod stack_sample;
 mod symbols;
 
 use std::collections::HashMap;
@@ -42,6 +44,8 @@ pub(crate) struct Sample {
     pub(crate) event: EventId,
     /// `None` if the sample has no call stack, or none that can be read.
     pub(crate) stack: Option<StackId>,
+    /// How many it counts for: 1, unless the event is weighted.
+    pub(crate) weight: u64,
 }
 
 /// A thread and its process.
@@ -97,7 +101,7 @@ pub(crate) struct Totals {
 impl Totals {
     /// Adds a sample, if it has a call stack.
     pub(crate) fn add(&mut self, sample: &Sample) {
-        self.add_weighted(sample, 1);
+        self.add_weighted(sample, sample.weight);
     }
 
     /// Adds a sample that counts so many times, if it has a call stack.

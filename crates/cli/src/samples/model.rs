@@ -231,6 +231,8 @@ pub(crate) struct Profile {
     pub(crate) losses: Losses,
     /// The number of samples, with and without call stacks.
     pub(crate) samples: u64,
+    /// The number of track events with call stacks, which are no samples.
+    pub(crate) stacks_of_events: u64,
     /// The wall-clock time of the start of the clock of the samples, in ns since 1970.
     pub(crate) boot: Option<u64>,
 }

@@ -8,15 +8,17 @@ use std::collections::HashMap;
 use ferretto_proto::messages::perf_sample::OptionalUnwindError;
 use ferretto_proto::messages::profiling::{CpuMode, StackUnwindError};
 use ferretto_proto::messages::{ClockSnapshot, Message, PerfSample, PerfSampleDefaults};
-use ferretto_proto::write::{TracePacket, TracePacketDefaults};
+use ferretto_proto::write::stack_sample::ExecutionContext;
+use ferretto_proto::write::{StackSample, TracePacket, TracePacketDefaults, TrackEvent};
 
 use super::counted::Event;
 use super::heap::{Counts, HeapId, Heaps};
 use super::losses::Remark;
 use super::model::{Profile, StackId};
 use super::sequence::Interned;
+use super::stack_sample::Weighing;
 use super::{EventId, Mode, Sample, Thread};
-use crate::packet::{Packet, SequenceState, bytes};
+use crate::packet::{Packet, SequenceState, bytes, varint};
 use crate::timeline::Timeline;
 
 /// A sequence as far as it has been read.
@@ -24,6 +26,7 @@ use crate::timeline::Timeline;
 struct Sequence {
     interned: Interned,
     event: Option<EventId>,
+    weighing: Weighing,
 }
 
 /// Reads samples from packets.
@@ -62,7 +65,10 @@ impl Reader {
             self.heaps.look_up(&mut self.profile, packet.sequence, interned);
         }
         if !sequence.take(&packet) {
-            let is_sample = matches!(packet.content, Some((TracePacket::PERF_SAMPLE, _)));
+            let is_sample = matches!(
+                packet.content,
+                Some((TracePacket::PERF_SAMPLE | TracePacket::STACK_SAMPLE, _))
+            );
             self.profile.losses.unreadable += u64::from(is_sample);
             let is_heap = matches!(packet.content, Some((TracePacket::PROFILE_PACKET, _)));
             self.profile.losses.heaps.missing_packets += u64::from(is_heap);
@@ -72,13 +78,23 @@ impl Reader {
             let perf = bytes(defaults, TracePacketDefaults::PERF_SAMPLE_DEFAULTS);
             let perf = perf.and_then(|perf| PerfSampleDefaults::decode_from_slice(perf).ok());
             sequence.state.event = perf.map(|perf| event_id(&mut self.profile.events, Event::of(&perf)));
+            sequence.state.weighing.take_defaults(defaults);
         }
         for interned in packet.interned.iter() {
             sequence.state.interned.take(&mut self.profile, interned);
+            sequence.state.weighing.take(interned);
         }
         let (kind, content) = packet.content?;
         match kind {
             TracePacket::PERF_SAMPLE => return self.sample(&packet, content, wants),
+            TracePacket::STACK_SAMPLE => return self.stack_sample(&packet, content, wants),
+            // Not counted, for an event is no sample. But the addresses of its stack are known, so that they can be named.
+            TracePacket::TRACK_EVENT => {
+                if let Some(iid) = varint(content, TrackEvent::CALLSTACK_IID) {
+                    sequence.state.interned.stack(&mut self.profile, iid);
+                    self.profile.stacks_of_events += 1;
+                }
+            }
             TracePacket::PROFILE_PACKET => {
                 let interned = &mut sequence.state.interned;
                 self.heaps
@@ -163,6 +179,50 @@ impl Reader {
             },
             event,
             stack: stack.flatten(),
+            weight: 1,
+        })
+    }
+
+    fn stack_sample(
+        &mut self,
+        packet: &Packet<'_>,
+        content: &[u8],
+        wants: impl FnOnce(Thread) -> bool,
+    ) -> Option<Sample> {
+        let profile = &mut self.profile;
+        let sequence = self.sequences.entry(packet.sequence).or_default();
+        let Sequence {
+            interned, weighing, ..
+        } = &mut sequence.state;
+        let stack = match varint(content, StackSample::CALLSTACK_IID) {
+            Some(iid) => Some(interned.stack(profile, iid)),
+            None => bytes(content, StackSample::CALLSTACK).map(|inline| profile.inline_stack(inline)),
+        };
+        let thread = weighing.thread(content);
+        if !wants(thread) {
+            return None;
+        }
+        profile.losses.stackless += u64::from(stack.is_none());
+        profile.losses.unreadable += u64::from(stack == Some(None));
+        profile.samples += 1;
+        let event = event_id(&mut profile.events, weighing.event(content));
+        let clock = sequence.clock_of(packet);
+        let time = packet
+            .timestamp
+            .and_then(|time| self.timeline.boot_time(packet.sequence, clock, time));
+        let execution = bytes(content, StackSample::EXECUTION_CONTEXT).unwrap_or_default();
+        Some(Sample {
+            time,
+            thread,
+            cpu: varint(execution, ExecutionContext::CPU).map(|cpu| cpu as u32),
+            mode: match varint(execution, ExecutionContext::MODE) {
+                Some(1 | 4) => Mode::User,
+                Some(2 | 3 | 5) => Mode::Kernel,
+                _ => Mode::Unknown,
+            },
+            event,
+            stack: stack.flatten(),
+            weight: varint(content, StackSample::PRIMARY_WEIGHT).unwrap_or(1),
         })
     }
 }

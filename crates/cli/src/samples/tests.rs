@@ -1,8 +1,9 @@
 use ferretto_proto::messages::perf_sample::SampleSkipReason;
 use ferretto_proto::messages::perf_sample::producer_event::CpuEvent;
 use ferretto_proto::messages::profiling::StackUnwindError;
+use ferretto_proto::messages::stack_sample::{Mode as ExecutionMode, Unit};
 use ferretto_proto::messages::trace_packet::SequenceFlags;
-use ferretto_proto::write::{InternedData, PerfSample, TracePacket};
+use ferretto_proto::write::{InternedData, PerfSample, StackSample, TracePacket};
 use ferretto_wire::Writer;
 use proptest::prelude::*;
 
@@ -128,6 +129,119 @@ fn a_stack_is_read_with_its_names_and_modules() {
     );
     assert_eq!(recording.samples.len(), 2);
     assert_eq!(profile.losses, Losses::default());
+}
+
+/// A sample that a program took of itself.
+fn stack_sample(fill: impl FnOnce(&mut StackSample<'_>)) -> Vec<u8> {
+    packet(|packet| {
+        packet
+            .timestamp(5)
+            .sequence_flags(NEEDS_STATE)
+            .stack_sample(|sample| fill(sample));
+    })
+}
+
+#[test]
+fn samples_of_a_program_itself_are_weighted_and_of_the_thread_that_they_name() {
+    let defined = packet(|packet| {
+        packet
+            .sequence_flags(CLEARED)
+            .interned_data(|data| {
+                description(data);
+                data.stack_sample_task_contexts(|task| {
+                    task.iid(1).pid(3).tid(4);
+                });
+                data.stack_sample_counter_descriptors(|counter| {
+                    counter.iid(2).name("read").unit(Unit::UNIT_BYTES);
+                });
+            })
+            .trace_packet_defaults(|defaults| {
+                defaults.stack_sample_defaults(|defaults| {
+                    defaults.source("test").primary_descriptor(|counter| {
+                        counter.name("wall").unit(Unit::UNIT_NANOSECONDS);
+                    });
+                });
+            });
+    });
+    let by_number = stack_sample(|sample| {
+        sample
+            .task_context_iid(1)
+            .callstack_iid(1)
+            .primary_descriptor_iid(2)
+            .primary_weight(100);
+    });
+    let inline = stack_sample(|sample| {
+        sample
+            .task_context(|task| {
+                task.pid(3).tid(5);
+            })
+            .execution_context(|context| {
+                context.cpu(2).mode(ExecutionMode::MODE_KERNEL);
+            })
+            .callstack(|stack| {
+                for (name, line) in [("outer", 1), ("inner", 2)] {
+                    stack.frames(|frame| {
+                        frame.function_name(name).source_file("a.rs").line_number(line);
+                    });
+                }
+            })
+            .primary_weight(7);
+    });
+    let bare = stack_sample(|_| {});
+    let recording = recording(&[defined, by_number.clone(), inline, by_number, bare]);
+    let profile = &recording.profile;
+    assert_eq!(
+        (
+            profile.samples,
+            profile.losses.stackless,
+            profile.losses.unreadable
+        ),
+        (4, 1, 0)
+    );
+    let totals = recording.totals.sorted().into_iter().map(|(key, count)| {
+        let event = &profile.events[key.event.0 as usize];
+        let frames = profile
+            .stacks
+            .frames(key.stack)
+            .flat_map(|frame| profile.lines(frame));
+        let mut names: Vec<String> = frames
+            .map(|line| format!("{}:{}", line.name, line.line.unwrap_or(0)))
+            .collect();
+        names.reverse();
+        (event.name.as_str(), event.unit, key.owner, names.join(";"), count)
+    });
+    let owner = |tid| Owner::Thread(Thread { pid: 3, tid });
+    assert_eq!(
+        totals.collect::<Vec<_>>(),
+        [
+            ("read", "bytes", owner(4), "main:0;prog+0x20:0".to_owned(), 200),
+            ("wall", "nanoseconds", owner(5), "outer:1;inner:2".to_owned(), 7),
+        ]
+    );
+    let sample = &recording.samples[1];
+    assert_eq!(
+        (sample.cpu, sample.mode, sample.weight),
+        (Some(2), Mode::Kernel, 7)
+    );
+}
+
+#[test]
+fn events_with_stacks_are_no_samples_but_their_frames_can_be_named() {
+    let event = packet(|packet| {
+        packet
+            .timestamp(5)
+            .sequence_flags(NEEDS_STATE)
+            .track_event(|event| {
+                event.callstack_iid(1);
+            });
+    });
+    let recording = recording(&[described(), event]);
+    assert!(recording.totals.is_empty());
+    assert_eq!(
+        (recording.profile.samples, recording.profile.stacks_of_events),
+        (0, 1)
+    );
+    assert_eq!(recording.profile.unnamed().len(), 1);
 }
 
 #[test]

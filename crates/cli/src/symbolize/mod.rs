@@ -25,7 +25,7 @@ const NAME: &str = "ferretto symbolize";
 /// Modules without names that are reported one by one.
 const TOLD: usize = 10;
 
-/// Writes the names of functions into a trace of samples.
+/// Writes the names of functions into a trace of samples, or of events with call stacks.
 ///
 /// It finds the files of programs and libraries by build id: at the paths where they were mapped, in /usr/lib/debug, and in the
 /// cache of debuginfod. It appends names and lines to the trace, where the UI finds them. `ferretto profile` does all this itself.
@@ -58,7 +58,7 @@ pub(crate) enum SymbolizeError {
     Append { path: PathBuf, source: io::Error },
     #[error("{0} is compressed or damaged, so nothing can be appended to it; name another file with -o")]
     NotAppendable(PathBuf),
-    #[error("{0} has no samples with call stacks, so there is nothing to name")]
+    #[error("{0} has no samples and no events with call stacks, so there is nothing to name")]
     NoSamples(PathBuf),
 }
 
@@ -86,7 +86,7 @@ fn run_with(arguments: &Args) -> Result<Found, SymbolizeError> {
     let mut recorder = Recorder::new(Keep::Totals, |_| true);
     let is_whole = convert::each_packet_of(&arguments.trace, |packet| recorder.packet(packet))?;
     let recording = recorder.finish();
-    if recording.totals.is_empty() {
+    if recording.totals.is_empty() && recording.profile.stacks_of_events == 0 {
         return Err(SymbolizeError::NoSamples(arguments.trace.clone()));
     }
     let mut profile = recording.profile;

@@ -10,6 +10,7 @@ use ferretto_wire::{Cursor, Writer};
 use super::config::TrackEventOptions;
 use super::local_strings::LocalStrings;
 use super::wire::AnnotationFront;
+use crate::callstack::Frames;
 use crate::debug_annotation::{AnnotationValue, DebugAnnotation};
 use crate::track::Track;
 use crate::track::TrackLike;
@@ -133,6 +134,21 @@ impl<'a, 'w> EventContext<'a, 'w> {
     pub fn source_location(&mut self, file: &'static str, function: Option<&str>, line: u32) -> &mut Self {
         let id = self.strings.source_location(file, function, line);
         self.event.source_location_iid(id);
+        self
+    }
+
+    /// Adds the call stack that led to the event, or none if it has no frames. See [`callstack`](crate::callstack).
+    pub fn callstack(&mut self, stack: &dyn Frames) -> &mut Self {
+        if let Some(id) = self.strings.callstack(stack) {
+            self.event.callstack_iid(id);
+        }
+        self
+    }
+
+    /// Says how much the event's call stack stands for: bytes of an allocation, for example. Totals of call stacks add these numbers up. They are known to
+    /// readers of version 58 (August 2026) or later.
+    pub fn callstack_weight(&mut self, weight: f64) -> &mut Self {
+        self.event.callstack_weight(weight);
         self
     }
 
@@ -406,6 +422,24 @@ impl EventFields for CorrelationField<&str> {
     #[inline(always)]
     fn put<'w>(&self, event: Cursor<'w>, _: &mut slice::Iter<'_, AnnotationFront>) -> Option<Cursor<'w>> {
         event.bytes_field(write::TrackEvent::CORRELATION_ID_STR, self.0.as_bytes())
+    }
+}
+
+/// `callstack = value`
+#[doc(hidden)]
+pub struct CallstackField<T>(pub T);
+
+impl<T: Frames> EventFields for CallstackField<T> {
+    #[inline(always)]
+    fn write(&self, event: &mut EventContext<'_, '_>) {
+        event.callstack(&self.0);
+    }
+
+    #[inline(always)]
+    fn put<'w>(&self, event: Cursor<'w>, _: &mut slice::Iter<'_, AnnotationFront>) -> Option<Cursor<'w>> {
+        // Only the sequence knows the ids of stacks.
+        let _ = event;
+        None
     }
 }
 

@@ -1,4 +1,4 @@
-//! Interned data that only the event knows: static strings, source locations, bodies of log messages.
+//! Interned data that only the event knows: static strings, source locations, bodies of log messages, call stacks.
 //!
 //! Used by [`super::event::EventContext`]. Entries that an event refers to for the first time are collected here, and go out with the event's own
 //! packet. Ids are the sequence's own, and start far above those of [`super::interning`].
@@ -7,6 +7,8 @@ use std::collections::HashMap;
 
 use ferretto_proto::write::{InternedData, TracePacket};
 use ferretto_wire::Writer;
+
+use crate::callstack::{Frames, InternedStacks};
 
 /// Ids below this are the process's.
 const FIRST_LOCAL_ID: u64 = 1 << 32;
@@ -30,8 +32,12 @@ pub(super) struct LocalStrings {
     bodies: HashMap<Box<str>, u64>,
     body_bytes: usize,
     last_body: u64,
+    /// `None` until there is one.
+    stacks: Option<Box<InternedStacks>>,
     /// Fields of `InternedData`.
     pending: Writer,
+    /// The bytes of `pending` that define call stacks.
+    pending_of_stacks: usize,
 }
 
 /// A place in a function.
@@ -106,15 +112,26 @@ impl LocalStrings {
         id
     }
 
-    /// Writes the entries that the packet's event refers to for the first time.
+    /// The id of a call stack; `None` if it has no frames.
+    pub(super) fn callstack(&mut self, stack: &dyn Frames) -> Option<u64> {
+        let stacks = self.stacks.get_or_insert_default();
+        let before = self.pending.len();
+        let id = stacks.id(stack, &mut self.pending);
+        self.pending_of_stacks += self.pending.len() - before;
+        id
+    }
+
+    /// Writes the entries that the packet's event refers to for the first time. Returns the bytes of those that define call stacks.
     #[inline]
-    pub(super) fn write_pending(&mut self, packet: &mut TracePacket<'_>) {
-        if !self.pending.is_empty() {
-            packet
-                .writer()
-                .bytes_field(TracePacket::INTERNED_DATA, self.pending.as_slice());
-            self.pending.clear();
+    pub(super) fn write_pending(&mut self, packet: &mut TracePacket<'_>) -> usize {
+        if self.pending.is_empty() {
+            return 0;
         }
+        packet
+            .writer()
+            .bytes_field(TracePacket::INTERNED_DATA, self.pending.as_slice());
+        self.pending.clear();
+        std::mem::take(&mut self.pending_of_stacks)
     }
 
     /// Starts over with the sequence's incremental state: readers forget all ids there.
@@ -127,7 +144,9 @@ impl LocalStrings {
         self.bodies.clear();
         self.body_bytes = 0;
         self.last_body = 0;
+        self.stacks = None;
         self.pending.clear();
+        self.pending_of_stacks = 0;
     }
 }
 

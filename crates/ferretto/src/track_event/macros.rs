@@ -267,6 +267,10 @@ macro_rules! __event {
         $crate::__event!(@options $head $names $track $timestamp
             [$($fields,)* $crate::private::CorrelationField($value),]; $($($rest)*)?)
     };
+    (@options $head:tt $names:tt $track:tt $timestamp:tt [$($fields:expr,)*]; callstack = $value:expr $(, $($rest:tt)*)?) => {
+        $crate::__event!(@options $head $names $track $timestamp
+            [$($fields,)* $crate::private::CallstackField($value),]; $($($rest)*)?)
+    };
 
     // Tokens that are neither an option nor an argument. Literals and `name =` cannot begin a closure.
     (@options [$macro:literal [emit LooseEnd] $($head:tt)*] $a:tt $b:tt $c:tt $d:tt; $name:literal $(, $($rest:tt)*)?) => {
@@ -303,9 +307,12 @@ macro_rules! __event {
     (@options [$macro:literal $($head:tt)*] $a:tt $b:tt $c:tt $d:tt; correlation_id = $($rest:tt)*) => {
         $crate::__event!(@incomplete $macro correlation_id $($rest)*)
     };
+    (@options [$macro:literal $($head:tt)*] $a:tt $b:tt $c:tt $d:tt; callstack = $($rest:tt)*) => {
+        $crate::__event!(@incomplete $macro callstack $($rest)*)
+    };
     (@options [$macro:literal $($head:tt)*] $a:tt $b:tt $c:tt $d:tt; $option:ident = $($rest:tt)*) => {
         ::core::compile_error!(::core::concat!("`", $macro, "`: unknown option `", ::core::stringify!($option),
-            "`; options are `track`, `timestamp`, `flow`, `terminating_flow` and `correlation_id`, and an argument is written `\"",
+            "`; options are `track`, `timestamp`, `flow`, `terminating_flow`, `correlation_id` and `callstack`, and an argument is written `\"",
             ::core::stringify!($option), "\" => value`"))
     };
     (@options [$macro:literal $($head:tt)*] $a:tt $b:tt $c:tt $d:tt; $option:ident : $value:expr $(, $($rest:tt)*)?) => {

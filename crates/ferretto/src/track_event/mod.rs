@@ -26,6 +26,7 @@
 //! | `timestamp = time` | when it happened, if not now ([`Timestamp`], `Instant`, `SystemTime`, or nanoseconds of trace time) |
 //! | `flow = flow`, `terminating_flow = flow` | arrows between events ([`Flow`], or a number) |
 //! | `correlation_id = id` | a number or text that events which belong together share |
+//! | `callstack = stack` | the call stack that led to it ([`Callstack::capture`](crate::callstack::Callstack::capture), or [any other](crate::callstack)) |
 //! | <code>&#124;event&#124; …</code> | anything else ([`EventContext`]) |
 //!
 //! While nobody records the event, only the category is evaluated.
@@ -87,7 +88,9 @@ pub mod private {
     };
     pub use super::emit::{BeginMark, Begun, EventName, IntoEventName, OpenSlice, Parts, emit, emit_plain};
     pub use super::ends::{call, mark_error};
-    pub use super::event::{Annotation, CorrelationField, Fill, FlowField, Sample, TerminatingFlowField};
+    pub use super::event::{
+        Annotation, CallstackField, CorrelationField, Fill, FlowField, Sample, TerminatingFlowField,
+    };
     pub use super::timestamp::Timestamp;
     pub use super::wire::{AnnotationFront, EventType};
     pub use ferretto_macros::if_constant;

@@ -3,8 +3,8 @@
 //! Called through [`super::thread`]. A sequence is a trace writer together with the *incremental state*, which is everything that readers know from
 //! its packets so far: the last time, the strings and the tracks. It starts with a packet that clears all earlier state and sets the thread's track
 //! and the clock as defaults. Then it describes everything that an event refers to right before the event. When packets were lost it starts over,
-//! because readers trust nothing from before a loss, and makes up for lost ends of slices (`nesting.rs`). It also starts over after every
-//! [`STARTS_OVER_AFTER`] bytes and some, because a ring buffer overwrites the oldest packets, which have the descriptions.
+//! because readers trust nothing from before a loss, and makes up for lost ends of slices (`nesting.rs`). It also starts over
+//! after so many bytes ([`StartsOver`]), because a ring buffer overwrites the oldest packets, which have the descriptions.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,6 +23,7 @@ use super::registry::NO_EPOCH;
 use super::timestamp::Timestamp;
 use super::wire::{self, EventType, INCREMENTAL_STATE_CLEARED, NEEDS_INCREMENTAL_STATE};
 use crate::clock::{self, Anchor};
+use crate::starting_over::StartsOver;
 use crate::track::{self, DescriptorSink, SeenTracks, Track, TrackLike, Values};
 
 mod confined;
@@ -45,17 +46,6 @@ const ABSOLUTE_CLOCK: u32 = 65;
 /// The most counters that a sequence writes as differences at a time. Readers keep the last value of each until the sequence starts over, so it
 /// starts over when there are more.
 const MAX_LAST_VALUES: usize = 4096;
-
-/// Bytes after which a sequence starts over. A ring buffer overwrites the descriptions, and leaves events that nobody can read. With this a thread's
-/// events are readable if the buffer holds this many bytes of the thread. Few enough for small buffers.
-const STARTS_OVER_AFTER: u64 = 128 << 10;
-
-/// For each byte that describes tracks or sites, a sequence starts over this many bytes later. Otherwise a thread that uses thousands of tracks in
-/// turn would describe one before each event.
-const LATER_FOR_EACH_BYTE_TOLD: u64 = 8;
-
-/// It starts over after this many bytes at the latest, because some threads use new tracks all the time.
-const STARTS_OVER_AT_THE_LATEST_AFTER: u64 = 2 << 20;
 
 /// An event to be written, except for its fields.
 pub(super) struct Event<'a> {
@@ -117,10 +107,7 @@ pub(super) struct Sequence {
     instance: InstanceKey,
     options: Arc<TrackEventOptions>,
     losses: u64,
-    /// The number of bytes that the writer has returned when the sequence is due to start over.
-    starts_over_at: u64,
-    /// The upper limit of `starts_over_at`.
-    starts_over_by: u64,
+    starts_over: StartsOver,
     /// The first packets were written, on which later ones build.
     begun: bool,
     left_out: LeftOut,
@@ -173,8 +160,7 @@ impl Sequence {
             instance,
             options,
             losses: 0,
-            starts_over_at: 0,
-            starts_over_by: 0,
+            starts_over: StartsOver::default(),
             begun: false,
             left_out: LeftOut::default(),
             thread: Track::thread(),
@@ -191,17 +177,10 @@ impl Sequence {
     fn start_over(&mut self, epoch: u32) {
         self.epoch = epoch;
         self.begun = false;
-        self.starts_over_at = self.writer.returned() + STARTS_OVER_AFTER;
-        self.starts_over_by = self.writer.returned() + STARTS_OVER_AT_THE_LATEST_AFTER;
+        self.starts_over = StartsOver::again(self.writer.returned());
         self.plain_epoch = NO_EPOCH;
         self.told.clear();
         self.thread_time = ThreadTime::default();
-    }
-
-    /// Notes that a track or a site was described, in this many bytes.
-    fn note_told(&mut self, bytes: usize) {
-        let later = self.starts_over_at + LATER_FOR_EACH_BYTE_TOLD * bytes as u64;
-        self.starts_over_at = later.min(self.starts_over_by);
     }
 
     /// Whether packets were lost since the last call, or are being lost. Then readers will forget their state.
@@ -233,7 +212,7 @@ impl Sequence {
         event: &Event<'_>,
         fill: &dyn Fn(&mut EventContext<'_, '_>),
     ) -> bool {
-        if self.told.last_values.len() >= MAX_LAST_VALUES || self.writer.returned() >= self.starts_over_at {
+        if self.told.last_values.len() >= MAX_LAST_VALUES || self.starts_over.is_due(self.writer.returned()) {
             self.start_over(self.epoch);
         }
         if !self.begun && !self.begin(now) {
@@ -283,7 +262,7 @@ impl Sequence {
             local, last_values, ..
         } = &mut self.told;
         let track = event.track.uuid();
-        self.writer.packet(|writer| {
+        let told = self.writer.packet(|writer| {
             let mut packet = TracePacket::new(writer);
             packet.sequence_flags(NEEDS_INCREMENTAL_STATE as u32);
             stamp.write(&mut packet);
@@ -328,8 +307,9 @@ impl Sequence {
                     last_value,
                 ));
             });
-            local.write_pending(&mut packet);
+            local.write_pending(&mut packet)
         });
+        self.starts_over.note_told(told);
     }
 
     /// The time now, never before an earlier result of this sequence.
@@ -505,7 +485,7 @@ impl Sequence {
                 .writer()
                 .bytes_field(TracePacket::INTERNED_DATA, data.as_slice());
         });
-        self.note_told(data.len());
+        self.starts_over.note_told(data.len());
     }
 
     /// Describes a track and its parents, once.
@@ -560,7 +540,7 @@ impl DescriptorSink for Describing<'_> {
             packet.track_descriptor(|descriptor| fill(descriptor));
             packet.writer().len()
         });
-        self.sequence.note_told(told);
+        self.sequence.starts_over.note_told(told);
     }
 }
 

@@ -21,6 +21,7 @@ use crate::{
     trace_event_end, trace_event_instant, trace_slice, trace_state,
 };
 
+mod callstacks;
 mod macros;
 mod nesting;
 
@@ -91,36 +92,39 @@ impl Recording {
 
     /// The packets committed so far, one writer after the other.
     fn take(&self) -> Vec<TracePacket> {
-        let mut sequences: BTreeMap<u16, Vec<Vec<u8>>> = BTreeMap::new();
-        for request in self.arbiter.take_requests() {
-            let Request::CommitData(commit) = request else {
-                continue;
-            };
-            for chunk in commit.chunks_to_move {
-                let (header, mut payload) = ChunkHeader::split(chunk.data.as_deref().unwrap()).unwrap();
-                let packets = sequences.entry(header.writer.0).or_default();
-                for index in 0..header.packet_count {
-                    let size = take_varint(&mut payload).unwrap();
-                    if size == DROPPED_PACKET_SIZE.into() {
-                        packets.pop_if(|_| index == 0 && header.flags.bits() & 1 != 0);
-                        break;
-                    }
-                    let packet = payload.split_off(..size as usize).unwrap();
-                    match packets.last_mut() {
-                        Some(last) if index == 0 && header.flags.bits() & 1 != 0 => last.extend(packet),
-                        _ => packets.push(packet.to_vec()),
-                    }
-                }
-            }
-        }
-        let packets = sequences
-            .into_values()
-            .flatten()
-            .filter(|packet| !packet.is_empty());
+        let packets = packets_in(&self.arbiter).into_iter();
         packets
             .map(|packet| TracePacket::decode_from_slice(&packet).unwrap())
             .collect()
     }
+}
+
+/// The packets committed so far, one writer after the other, encoded.
+pub(crate) fn packets_in(arbiter: &Arbiter) -> Vec<Vec<u8>> {
+    let mut sequences: BTreeMap<u16, Vec<Vec<u8>>> = BTreeMap::new();
+    for request in arbiter.take_requests() {
+        let Request::CommitData(commit) = request else {
+            continue;
+        };
+        for chunk in commit.chunks_to_move {
+            let (header, mut payload) = ChunkHeader::split(chunk.data.as_deref().unwrap()).unwrap();
+            let packets = sequences.entry(header.writer.0).or_default();
+            for index in 0..header.packet_count {
+                let size = take_varint(&mut payload).unwrap();
+                if size == DROPPED_PACKET_SIZE.into() {
+                    packets.pop_if(|_| index == 0 && header.flags.bits() & 1 != 0);
+                    break;
+                }
+                let packet = payload.split_off(..size as usize).unwrap();
+                match packets.last_mut() {
+                    Some(last) if index == 0 && header.flags.bits() & 1 != 0 => last.extend(packet),
+                    _ => packets.push(packet.to_vec()),
+                }
+            }
+        }
+    }
+    let packets = sequences.into_values().flatten();
+    packets.filter(|packet| !packet.is_empty()).collect()
 }
 
 /// Returns when the thread has ended, thread-local memory included, which the end of a scope alone does not wait for.

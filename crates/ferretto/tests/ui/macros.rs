@@ -3,7 +3,7 @@ use ferretto::track::Track;
 use ferretto::*;
 
 fn unknown_options(request: Track) {
-    trace_event!("c", "Name", trak = request); //~ unknown option `trak`; options are `track`, `timestamp`, `flow`
+    trace_event!("c", "Name", trak = request); //~ unknown option `trak`; options are `track`, `timestamp`, `flow`, `terminating_flow`, `correlation_id` and `callstack`,
     trace_event_begin!("c", "Name", "n" => 1, colour = 3); //~ `trace_event_begin!`: unknown option `colour`
     trace_counter!("c", "Counter", 1, unit = "B"); //~ `trace_counter!`: unknown option `unit`
     trace_event_instant!("c", format!("{}", 1), tiemstamp = 1); //~ unknown option `tiemstamp`
@@ -17,6 +17,7 @@ fn arguments(number: u32) {
     trace_event!("c", "Name", "number" = 1); //~ an argument is written `"name" => value`
     trace_event!("c", "Name", "number" =>); //~ the argument `"number"` has no value
     trace_event!("c", "Name", flow =, "number" => 1); //~ the option `flow` has no value
+    trace_event!("c", "Name", callstack =, "number" => 1); //~ the option `callstack` has no value
     trace_event_end!("c", "Name"); //~ `trace_event_end!` takes no name
     trace_counter!("c", "Counter", 1, track = number); //~ `trace_counter!` takes no option `track`
     trace_state!("c", "Light", "on", track = number); //~ `trace_state!` takes no option `track`
@@ -28,6 +29,12 @@ fn commas(request: Track) {
     trace_event!("c", "Name", "one" => 1 "two" => 2); //~ a `,` is missing after the value of the argument `"one"`
     trace_event!("c", "Name", track = request "two" => 2); //~ a `,` is missing after the value of the option `track`
     trace_event!("c", "Name", |event| { event.name("x"); } "two" => 2); //~ this is no option, argument or closure, or a `,` is missing: `|event|
+}
+
+fn stacks(stack: callstack::Callstack) {
+    trace_event!("c", "Name", callstack: stack); //~ an option is written `callstack = value`
+    trace_event!("c", "Name", stack = stack); //~ unknown option `stack`
+    trace_event!("c", "Name", callstack = stack "two" => 2); //~ a `,` is missing after the value of the option `callstack`
 }
 
 fn too_little() {

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::template::fill;
 
 /// How each option is written, its name first.
-const OPTIONS: [&str; 11] = [
+const OPTIONS: [&str; 12] = [
     "name = \"...\"",
     "args",
     "skip(...)",
@@ -20,6 +20,7 @@ const OPTIONS: [&str; 11] = [
     "flow = ...",
     "terminating_flow = ...",
     "correlation_id = ...",
+    "callstack = ...",
 ];
 
 /// Options that have other names in similar macros.

@@ -1336,6 +1336,123 @@ pub mod profiling {
     }
 }
 
+pub mod stack_sample {
+    #[allow(unused_imports)]
+    use crate::messages::codec;
+    pub mod counter_descriptor {
+        #[allow(unused_imports)]
+        use crate::messages::codec;
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+        pub enum Scope {
+            #[default]
+            SCOPE_UNSPECIFIED = 0,
+            SCOPE_GLOBAL = 1,
+            SCOPE_CPU = 2,
+        }
+        impl codec::Enumeration for Scope {
+            const VALUES: &'static [(Self, &'static str)] = &[
+                (Self::SCOPE_UNSPECIFIED, "SCOPE_UNSPECIFIED"),
+                (Self::SCOPE_GLOBAL, "SCOPE_GLOBAL"),
+                (Self::SCOPE_CPU, "SCOPE_CPU"),
+            ];
+            #[inline]
+            fn to_i32(self) -> i32 {
+                self as i32
+            }
+            fn from_i32(number: i32) -> Option<Self> {
+                Some(match number {
+                    0 => Self::SCOPE_UNSPECIFIED,
+                    1 => Self::SCOPE_GLOBAL,
+                    2 => Self::SCOPE_CPU,
+                    _ => return None,
+                })
+            }
+        }
+    }
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub enum Mode {
+        #[default]
+        MODE_UNKNOWN = 0,
+        MODE_USER = 1,
+        MODE_KERNEL = 2,
+        MODE_HYPERVISOR = 3,
+        MODE_GUEST_USER = 4,
+        MODE_GUEST_KERNEL = 5,
+    }
+    impl codec::Enumeration for Mode {
+        const VALUES: &'static [(Self, &'static str)] = &[
+            (Self::MODE_UNKNOWN, "MODE_UNKNOWN"),
+            (Self::MODE_USER, "MODE_USER"),
+            (Self::MODE_KERNEL, "MODE_KERNEL"),
+            (Self::MODE_HYPERVISOR, "MODE_HYPERVISOR"),
+            (Self::MODE_GUEST_USER, "MODE_GUEST_USER"),
+            (Self::MODE_GUEST_KERNEL, "MODE_GUEST_KERNEL"),
+        ];
+        #[inline]
+        fn to_i32(self) -> i32 {
+            self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                0 => Self::MODE_UNKNOWN,
+                1 => Self::MODE_USER,
+                2 => Self::MODE_KERNEL,
+                3 => Self::MODE_HYPERVISOR,
+                4 => Self::MODE_GUEST_USER,
+                5 => Self::MODE_GUEST_KERNEL,
+                _ => return None,
+            })
+        }
+    }
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub enum Unit {
+        #[default]
+        UNIT_UNSPECIFIED = 0,
+        UNIT_NANOSECONDS = 1,
+        UNIT_CPU_CYCLES = 2,
+        UNIT_INSTRUCTIONS = 3,
+        UNIT_BYTES = 4,
+        UNIT_PAGE_FAULTS = 5,
+        UNIT_CACHE_MISSES = 6,
+        UNIT_CACHE_REFERENCES = 7,
+        UNIT_BRANCH_MISSES = 8,
+        UNIT_COUNT = 9,
+    }
+    impl codec::Enumeration for Unit {
+        const VALUES: &'static [(Self, &'static str)] = &[
+            (Self::UNIT_UNSPECIFIED, "UNIT_UNSPECIFIED"),
+            (Self::UNIT_NANOSECONDS, "UNIT_NANOSECONDS"),
+            (Self::UNIT_CPU_CYCLES, "UNIT_CPU_CYCLES"),
+            (Self::UNIT_INSTRUCTIONS, "UNIT_INSTRUCTIONS"),
+            (Self::UNIT_BYTES, "UNIT_BYTES"),
+            (Self::UNIT_PAGE_FAULTS, "UNIT_PAGE_FAULTS"),
+            (Self::UNIT_CACHE_MISSES, "UNIT_CACHE_MISSES"),
+            (Self::UNIT_CACHE_REFERENCES, "UNIT_CACHE_REFERENCES"),
+            (Self::UNIT_BRANCH_MISSES, "UNIT_BRANCH_MISSES"),
+            (Self::UNIT_COUNT, "UNIT_COUNT"),
+        ];
+        #[inline]
+        fn to_i32(self) -> i32 {
+            self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                0 => Self::UNIT_UNSPECIFIED,
+                1 => Self::UNIT_NANOSECONDS,
+                2 => Self::UNIT_CPU_CYCLES,
+                3 => Self::UNIT_INSTRUCTIONS,
+                4 => Self::UNIT_BYTES,
+                5 => Self::UNIT_PAGE_FAULTS,
+                6 => Self::UNIT_CACHE_MISSES,
+                7 => Self::UNIT_CACHE_REFERENCES,
+                8 => Self::UNIT_BRANCH_MISSES,
+                9 => Self::UNIT_COUNT,
+                _ => return None,
+            })
+        }
+    }
+}
+
 /// Allocations one by one, as parallel lists.
 #[cfg(feature = "trace")]
 #[derive(Clone, PartialEq)]

@@ -80,7 +80,6 @@ impl InternedData<'_> {
     }
 
     /// Appends one `debug_annotation_string_values`, field 29.
-    #[cfg(feature = "probes")]
     #[inline]
     pub fn debug_annotation_string_values(&mut self, fill: impl FnOnce(&mut crate::write::InternedString<'_>)) -> &mut Self {
         self.0.nested(29, |writer| fill(&mut crate::write::InternedString::new(writer)));
@@ -88,7 +87,6 @@ impl InternedData<'_> {
     }
 
     /// Appends one `correlation_id_str`, field 43.
-    #[cfg(feature = "probes")]
     #[inline]
     pub fn correlation_id_str(&mut self, fill: impl FnOnce(&mut crate::write::InternedString<'_>)) -> &mut Self {
         self.0.nested(43, |writer| fill(&mut crate::write::InternedString::new(writer)));
@@ -96,7 +94,6 @@ impl InternedData<'_> {
     }
 
     /// Appends one `build_ids`, field 16.
-    #[cfg(feature = "probes")]
     #[inline]
     pub fn build_ids(&mut self, fill: impl FnOnce(&mut crate::write::InternedString<'_>)) -> &mut Self {
         self.0.nested(16, |writer| fill(&mut crate::write::InternedString::new(writer)));
@@ -104,7 +101,6 @@ impl InternedData<'_> {
     }
 
     /// Appends one `mapping_paths`, field 17.
-    #[cfg(feature = "probes")]
     #[inline]
     pub fn mapping_paths(&mut self, fill: impl FnOnce(&mut crate::write::InternedString<'_>)) -> &mut Self {
         self.0.nested(17, |writer| fill(&mut crate::write::InternedString::new(writer)));
@@ -112,7 +108,6 @@ impl InternedData<'_> {
     }
 
     /// Appends one `source_paths`, field 18.
-    #[cfg(feature = "probes")]
     #[inline]
     pub fn source_paths(&mut self, fill: impl FnOnce(&mut crate::write::InternedString<'_>)) -> &mut Self {
         self.0.nested(18, |writer| fill(&mut crate::write::InternedString::new(writer)));
@@ -120,7 +115,6 @@ impl InternedData<'_> {
     }
 
     /// Appends one `function_names`, field 5.
-    #[cfg(feature = "probes")]
     #[inline]
     pub fn function_names(&mut self, fill: impl FnOnce(&mut crate::write::InternedString<'_>)) -> &mut Self {
         self.0.nested(5, |writer| fill(&mut crate::write::InternedString::new(writer)));
@@ -191,7 +185,6 @@ impl InternedData<'_> {
     }
 
     /// Appends one `vulkan_memory_keys`, field 22.
-    #[cfg(feature = "probes")]
     #[inline]
     pub fn vulkan_memory_keys(&mut self, fill: impl FnOnce(&mut crate::write::InternedString<'_>)) -> &mut Self {
         self.0.nested(22, |writer| fill(&mut crate::write::InternedString::new(writer)));
@@ -199,7 +192,6 @@ impl InternedData<'_> {
     }
 
     /// Appends one `kernel_symbols`, field 26.
-    #[cfg(feature = "probes")]
     #[inline]
     pub fn kernel_symbols(&mut self, fill: impl FnOnce(&mut crate::write::InternedString<'_>)) -> &mut Self {
         self.0.nested(26, |writer| fill(&mut crate::write::InternedString::new(writer)));

@@ -193,13 +193,11 @@ pub mod inline_callstack {
     }
 }
 
-#[cfg(feature = "probes")]
 message_writer!(
     /// Writes a `InternedString`.
     InternedString
 );
 
-#[cfg(feature = "probes")]
 impl InternedString<'_> {
     /// Field number of `iid`.
     pub const IID: u32 = 1;
