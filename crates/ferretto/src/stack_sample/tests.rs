@@ -155,21 +155,29 @@ fn after_a_loss_everything_is_defined_again() {
     let mut samples_of = StackSamples::default();
     let (mut sent, mut packets) = (0, Vec::new());
     for round in 0..3 {
-        let text = format!("round {round}");
         // More than the memory holds.
-        for weight in 0..200_000 {
+        for number in 0..20_000 {
+            let text = format!("{round} {number:0300}");
             let stack = [Frame::named(&text)];
-            samples_of.write("source", &mut writer, &Sample::new(&stack, TIME, weight));
+            samples_of.write("source", &mut writer, &Sample::new(&stack, TIME, 1));
             sent += 1;
         }
         writer.flush();
         packets.extend(packets_in(&arbiter));
+        let stack = [Frame::named("after")];
+        samples_of.write("source", &mut writer, &Sample::new(&stack, LINES, round));
+        sent += 1;
     }
+    writer.flush();
+    packets.extend(packets_in(&arbiter));
     let all = samples(&packets);
     assert!(all.len() < sent && all.len() > 3, "{} of {sent}", all.len());
-    let after_losses = packets
-        .iter()
-        .filter(|packet| numbers(packet).get(&TracePacket::PREVIOUS_PACKET_DROPPED) == Some(&1));
+    let after_losses = packets.iter().filter(|packet| {
+        let dropped = numbers(packet)
+            .get(&TracePacket::PREVIOUS_PACKET_DROPPED)
+            .copied();
+        dropped.is_some_and(|reasons| reasons != 0)
+    });
     let after_losses: Vec<bool> = after_losses.map(|packet| clears(packet)).collect();
     assert_eq!(after_losses, [true; 3], "what follows a loss starts over");
 }

@@ -163,5 +163,6 @@ fn a_captured_stack_is_written_in_a_few_bytes_once_it_is_known() {
     let events = events.filter(|packet| matches!(packet.data, Some(trace_packet::Data::TrackEvent(_))));
     let sizes: Vec<usize> = events.map(|packet| 1 + packet.encoded_len()).collect();
     assert_eq!(sizes.len(), 99);
-    assert!(sizes.iter().sum::<usize>() <= 99 * 16, "{sizes:?}");
+    // The same event without a stack takes 3 bytes less.
+    assert!(sizes.iter().all(|size| *size <= 20), "{sizes:?}");
 }
