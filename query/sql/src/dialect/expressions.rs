@@ -59,12 +59,12 @@ pub(super) fn visit<V: VisitorMut<Break = DataFusionError>>(
 
 /// Calls a selected `extract_metadata(..)` what it is written as: the queries that such calls become would all have one name.
 fn name_metadata(item: &mut SelectItem) {
-    if let SelectItem::UnnamedExpr(call @ Expr::Function(function)) = item
+    if let SelectItem::UnnamedExpr(Expr::Function(function)) = item
         && function.name.to_string().eq_ignore_ascii_case("extract_metadata")
     {
         *item = SelectItem::ExprWithAlias {
             alias: Ident::with_quote('"', function.to_string()),
-            expr: call.clone(),
+            expr: Expr::Function(function.clone()),
         };
     }
 }
