@@ -11,7 +11,7 @@ use ballista_core::extension::SessionStateExt;
 use ballista_core::registry::BallistaFunctionRegistry;
 use ballista_executor::executor_process::{ExecutorProcessConfig, start_executor_process};
 use ballista_scheduler::cluster::BallistaCluster;
-use ballista_scheduler::config::SchedulerConfig;
+use ballista_scheduler::config::{SchedulerConfig, TaskDistributionPolicy};
 use ballista_scheduler::scheduler_process::{create_scheduler, start_grpc_service_with_listener};
 use datafusion_proto::protobuf::{LogicalPlanNode, PhysicalPlanNode};
 use ferretto_sql::datafusion::error::Result as DataFusionResult;
@@ -86,6 +86,8 @@ pub(crate) fn run_scheduler(arguments: &SchedulerArgs) -> Result<(), String> {
             bind_host: address.ip().to_string(),
             external_host: address.ip().to_string(),
             bind_port: address.port(),
+            // Otherwise one executor gets all that it has room for, and others may get nothing.
+            task_distribution: TaskDistributionPolicy::RoundRobin,
             override_session_builder: Some(Arc::new(|config| Ok(session(config)))),
             ..SchedulerConfig::default()
         };
