@@ -2,6 +2,8 @@
 //!
 //! Asked when a sequence meets an address for the first time. Nothing is kept: files can be unloaded, and others loaded in their place.
 #![allow(unsafe_code)]
+// The loader's numbers have 32 bits on some machines.
+#![allow(clippy::unnecessary_cast)]
 
 use std::ffi::{CStr, c_int, c_void};
 use std::slice;

@@ -91,7 +91,8 @@ async fn metadata_is_text_or_a_number() {
     let folder = tempfile::tempdir().unwrap();
     let trace = generated(folder.path(), 1).remove(0);
     let sql = "select extract_metadata('system_name'), extract_metadata('trace_type'), extract_metadata('none'), extract_metadata('trace_time_clock_id') + 1";
-    let truth = "select (select str_value from metadata where name = 'system_name'), 'proto', cast(null as text),
+    let truth =
+        "select (select str_value from metadata where name = 'system_name'), 'proto', cast(null as text),
         (select int_value from metadata where name = 'trace_time_clock_id') + 1";
     let mut database = open(&trace).await;
     assert_eq!(ask(&mut database, sql).await, ask(&mut database, truth).await);
