@@ -151,9 +151,12 @@ mod tests {
     fn this_program_and_its_libraries_are_found() {
         let (program, rel_pc) = find(find as fn(usize) -> Option<(Mapping, u64)> as usize).unwrap();
         assert_eq!(program.path, std::env::current_exe().unwrap().to_str().unwrap());
-        assert!((program.start..program.end).contains(&(find as fn(usize) -> Option<(Mapping, u64)> as u64)));
+        assert!(
+            (program.start..program.end)
+                .contains(&(find as fn(usize) -> Option<(Mapping, u64)> as usize as u64))
+        );
         // What readers compute from the fields of the mapping.
-        let address = find as fn(usize) -> Option<(Mapping, u64)> as u64;
+        let address = find as fn(usize) -> Option<(Mapping, u64)> as usize as u64;
         assert_eq!(
             address - program.start + program.exact_offset + program.load_bias,
             rel_pc

@@ -19,7 +19,7 @@ fn stacks(packets: &[TracePacket]) -> Vec<Option<Vec<String>>> {
         let Some(trace_packet::Data::TrackEvent(event)) = &packet.data else {
             continue;
         };
-        if name(event) == "" && event.name_field.is_none() {
+        if name(event).is_empty() && event.name_field.is_none() {
             continue;
         }
         let Some(track_event::CallstackField::CallstackIid(id)) = event.callstack_field else {
