@@ -3,9 +3,9 @@
 //! Nothing here waits for a peer. Strangers cost little: at most [`HANDSHAKES`] of them are known to the host's end at a time, for at most 10 s. When another
 //! comes, the oldest has to go. So a crowd of them that says nothing holds up no guest, whose handshake takes two round trips.
 //!
-//! A reload has the files read anew. What is wrong with the new files changes nothing but the log. Otherwise they count for each handshake that ends from
-//! then on, and of the connections that stand, only those end whose certificates the new files would have refused when they came: it is revoked now, or
-//! its authority has gone. What has only expired since goes on.
+//! A reload reads the files anew. If one of them is of no use, the tunnel logs that and keeps the old ones. Otherwise the new files count for each later
+//! handshake. They also end standing connections, but only those that they would have refused at the start: the certificate is revoked now, or its
+//! authority has gone. A certificate that has merely expired since then keeps its connection.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

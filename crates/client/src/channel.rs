@@ -156,7 +156,7 @@ pub(crate) struct Channel {
 enum Patience {
     /// Until this monotonic time, unless it answers.
     Until(u64),
-    /// The time is over. What has come until now is still handled.
+    /// The time is over. The bytes that have arrived are still handled.
     LastLook,
     Over,
 }

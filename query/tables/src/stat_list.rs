@@ -1,4 +1,4 @@
-//! All counters of the table `stats`: their names, how bad they are, who counted, and what they count. Names and what is known of them are the trace
+//! All counters of the table `stats`: their names, how bad they are, who counted, and what they count. The names and their properties are the trace
 //! processor's; a counter of our own begins with `ferretto_`.
 
 use Severity::{DataLoss, Error, Info};

@@ -117,15 +117,19 @@ pub(super) fn status(upload: &Upload) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_state_of_uploads_is_told() {
-        let root = tempfile::tempdir().unwrap();
-        let upload = Upload {
+    fn upload_with_state_in(folder: &Path) -> Upload {
+        Upload {
             url: "s3://bucket".to_owned(),
             machine: None,
             max_bytes_per_second: None,
-            state: root.path().to_owned(),
-        };
+            state: folder.to_owned(),
+        }
+    }
+
+    #[test]
+    fn the_state_of_uploads_is_told() {
+        let root = tempfile::tempdir().unwrap();
+        let upload = upload_with_state_in(root.path());
         assert!(status(&upload).contains("has never run"));
         std::fs::write(root.path().join(STATE), "{ half").unwrap();
         assert!(status(&upload).starts_with("cannot read the state of uploads"));
@@ -145,12 +149,7 @@ mod tests {
     #[test]
     fn uploaded_files_are_read_once_for_each_state_of_the_uploader() {
         let root = tempfile::tempdir().unwrap();
-        let upload = Upload {
-            url: "s3://bucket".to_owned(),
-            machine: None,
-            max_bytes_per_second: None,
-            state: root.path().to_owned(),
-        };
+        let upload = upload_with_state_in(root.path());
         let mut uploaded = Uploaded::default();
         assert_eq!(uploaded.news(None), None);
         assert_eq!(

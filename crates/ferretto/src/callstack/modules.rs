@@ -42,6 +42,10 @@ struct Search {
 }
 
 /// Looks at one file; returns other than 0 to end the search.
+///
+/// # Safety
+///
+/// `info` is a description of the loader's, and `search` a [`Search`] that nothing else uses meanwhile.
 unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
     // SAFETY: `find` passes a pointer to its `Search`, which nothing else uses meanwhile, and the loader a valid description.
     let (info, search) = unsafe { (&*info, &mut *search.cast::<Search>()) };

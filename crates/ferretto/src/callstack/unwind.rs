@@ -17,7 +17,7 @@ struct Context {
     _opaque: [u8; 0],
 }
 
-// As the Itanium C++ ABI defines them ("Level I: Base ABI"), with GCC's extensions, which LLVM's unwinder has as well.
+// SAFETY: the signatures are those that the Itanium C++ ABI defines ("Level I: Base ABI"), with GCC's extensions, which LLVM's unwinder has as well.
 unsafe extern "C" {
     fn _Unwind_Backtrace(
         visit: extern "C" fn(*mut Context, *mut c_void) -> c_int,

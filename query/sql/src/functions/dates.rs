@@ -1,6 +1,6 @@
 //! `date`, `time`, `datetime`, `julianday`, `unixepoch` and `strftime`, as SQLite has them: a time, then modifiers such as `'unixepoch'` or `'+1 day'`.
 //!
-//! The zone is UTC, so `'localtime'` and `'utc'` change nothing. What is no time is null.
+//! The zone is UTC, so `'localtime'` and `'utc'` change nothing. A value that is no time gives null.
 
 use std::sync::Arc;
 use std::time::SystemTime;

@@ -21,7 +21,7 @@ pub(super) enum Kin {
     AncestorsOfStack,
     /// The descendants of each slice with a stack.
     DescendantsOfStack,
-    /// The arrows that can be reached from a slice and from what is within a slice that is reached.
+    /// The arrows that can be reached from a slice, where a reached slice also reaches the slices within it.
     Following,
     /// The arrows from which a slice can be reached, or what contains a slice that is reached.
     Preceding,
@@ -218,7 +218,7 @@ impl Family {
         }
     }
 
-    /// Follows arrows as the trace processor does: who came along one does not go back, and the kin of a slice are looked at once.
+    /// Follows arrows as the trace processor does: the walk never goes back along the arrow that it came by, and it looks at the kin of a slice once.
     fn follow(&self, kin: Kin, from: Node, found: &mut Vec<i64>) {
         let mut known = HashSet::from([from]);
         let mut open = VecDeque::from([(from, Way::Start)]);

@@ -17,7 +17,7 @@ use super::values::{Value, Values};
 /// `substr` as SQLite counts places, also from the end.
 pub(crate) const SUBSTRING: &str = "substr_of_sqlite";
 
-/// `CAST` to a number as SQLite reads texts: what they begin with. What is no text is cast as DataFusion does.
+/// `CAST` to a number. Of a text, SQLite reads the number at its beginning. DataFusion casts all other values.
 pub(crate) const WHOLE: &str = "int_of_sqlite";
 pub(crate) const REAL: &str = "real_of_sqlite";
 
