@@ -23,7 +23,7 @@ pub(super) enum Kin {
     DescendantsOfStack,
     /// The arrows that can be reached from a slice, where a reached slice also reaches the slices within it.
     Following,
-    /// The arrows from which a slice can be reached, or what contains a slice that is reached.
+    /// The arrows from which a slice can be reached, where whatever reaches a slice also reaches the slices around it.
     Preceding,
     /// The arrows that can be followed from a slice, all forwards or all backwards.
     Connected,
