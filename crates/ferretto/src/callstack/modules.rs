@@ -19,6 +19,9 @@ use super::interning::Mapping;
 const BUILD_ID: u32 = 3;
 const OWNER: &[u8] = b"GNU\0";
 
+/// The flag of a readable part, `PF_R`. `libc` has it for some systems only.
+const READABLE: u32 = 4;
+
 /// Parts of files are mapped from such borders on. Pages are larger on some machines, but linkers and readers only need a border.
 const PAGE: u64 = 4096;
 
@@ -80,7 +83,7 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, search: 
             headers.iter().filter(is_loaded).any(|segment| {
                 let loaded = segment.p_vaddr as u64;
                 let is_within = loaded <= start && end <= loaded.saturating_add(segment.p_filesz as u64);
-                is_within && segment.p_flags & libc::PF_R != 0
+                is_within && segment.p_flags & READABLE != 0
             })
         });
     let build_id = notes
