@@ -1,7 +1,7 @@
 //! The processes: both ends of a tunnel, a service that the test plays, and the log lines of the ends.
 
 use std::fs::File;
-use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -15,13 +15,13 @@ use crate::fleet::{Fleet, HOST, Identity};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 const TUNNEL: &str = env!("CARGO_BIN_EXE_ferretto-tunnel");
 
-/// An address of this machine at which nobody listens or will listen by chance.
+/// An address of this machine at which nobody listens or will listen, because the host belongs to this process and call alone. Nothing is bound to find
+/// it: a process that another test starts at that moment would inherit the socket, and the address would be in use for a while.
 pub(crate) fn free_address() -> String {
     static CALLS: AtomicU8 = AtomicU8::new(1);
     let [.., high, low] = std::process::id().to_be_bytes();
     let host = Ipv4Addr::new(127, CALLS.fetch_add(1, Ordering::Relaxed), high, low);
-    let listener = TcpListener::bind(SocketAddrV4::new(host, 0)).unwrap();
-    listener.local_addr().unwrap().to_string()
+    format!("{host}:20001")
 }
 
 /// Waits until a condition holds.

@@ -8,12 +8,13 @@ mod open;
 
 use ferretto_proto::write::{Trace, TracePacket};
 use std::io::{BufRead, BufReader, Read};
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use crate::support::{PATIENCE, Running};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::Signal;
 
 /// The program, without environment variables of this session that would affect it.
@@ -135,13 +136,22 @@ fn said_by(mut process: Running) -> String {
     said
 }
 
-/// Returns a port that was free a moment ago, below the range for outgoing connections.
+/// Returns a port that was free a moment ago, below the range for outgoing connections. The socket that finds it never listens: a process that another
+/// test starts at that moment inherits it, and nobody else could listen there for a while.
 fn free_port() -> u16 {
     static TRIED: AtomicU16 = AtomicU16::new(0);
     loop {
         let number = std::process::id() * 7 + u32::from(TRIED.fetch_add(1, Ordering::Relaxed));
         let port = 10_000 + (number % 20_000) as u16;
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+        let socket = rustix::net::socket_with(
+            AddressFamily::INET,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+            None,
+        );
+        let socket = socket.unwrap();
+        rustix::net::sockopt::set_socket_reuseaddr(&socket, true).unwrap();
+        if rustix::net::bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)).is_ok() {
             return port;
         }
     }

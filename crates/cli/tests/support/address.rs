@@ -1,19 +1,18 @@
 //! Addresses of this machine for programs that a test will start.
 
-use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-/// Returns an address of this machine on which nobody listens or will listen, because the host belongs to this process and call alone. A free port of
-/// 127.0.0.1 may be taken by another connection a moment later.
+/// Returns an address of this machine on which nobody listens or will listen, because the host belongs to this process and call alone. Nothing is bound
+/// to find it: a process that another test starts at that moment would inherit the socket, and the address would be in use for a while.
 pub(crate) fn free_address() -> String {
     static CALLS: AtomicU8 = AtomicU8::new(1);
     let [.., high, low] = std::process::id().to_be_bytes();
     let host = Ipv4Addr::new(127, CALLS.fetch_add(1, Ordering::Relaxed), high, low);
-    let listener = TcpListener::bind(SocketAddrV4::new(host, 0)).unwrap();
-    listener.local_addr().unwrap().to_string()
+    format!("{host}:20001")
 }
 
 /// Makes a socket file like that of a killed process. Nobody has ever listened on it, because a process that another test starts at this moment would
