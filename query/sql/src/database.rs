@@ -37,6 +37,9 @@ const LEAST: usize = 64 << 20;
 /// The table of kernel events, and the one that has their fields.
 const WITH_EVENTS: [&str; 2] = ["ftrace_event", "args"];
 
+/// The function that becomes a query for one value of `metadata`.
+const METADATA: &str = "extract_metadata";
+
 /// What is read of a file's end at once where each request costs time. The end of a large file has some 10 KB, and many small files are not much larger.
 const END_OF_FILE: usize = 64 << 10;
 
@@ -293,8 +296,13 @@ impl Database {
     /// Takes a text of statements apart, at its `;`. Macros that it defines are known from then on.
     ///
     /// # Errors
-    /// If it is no SQL.
+    /// If it is no SQL, or has a function that only one trace has.
     pub fn parse(&mut self, sql: &str) -> Result<Vec<Statement>, Error> {
+        if self.traces() == Traces::Many && dialect::has_word(sql, METADATA)? {
+            return Err(Error::Source(format!(
+                "{METADATA} is for one trace, as each trace has metadata of its own; join `metadata` by `trace` instead"
+            )));
+        }
         let parsed = dialect::parse(sql, &mut self.macros)?;
         Ok(parsed.into_iter().map(Statement).collect())
     }

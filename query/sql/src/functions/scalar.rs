@@ -1,17 +1,25 @@
 //! Scalar functions that take values of any type, as SQLite's do.
 
+use std::collections::HashMap;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use datafusion::arrow::array::ArrayRef;
-use datafusion::arrow::datatypes::DataType;
+use datafusion::arrow::datatypes::{DataType, Field, FieldRef};
 use datafusion::common::plan_err;
 use datafusion::error::Result;
 use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
 use datafusion::logical_expr::{
-    ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDFImpl, Signature, Volatility,
+    ColumnarValue, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
+    Volatility, lit,
 };
 use datafusion::prelude::cast;
 use datafusion::scalar::ScalarValue;
+
+use super::dates;
+
+/// The key in the metadata of a field that says that its text stands for a value of any type.
+pub(super) const ANY_TYPE: &str = "ferretto.any_type";
 
 /// Whether a type is text.
 pub(super) fn is_text(kind: &DataType) -> bool {
@@ -26,7 +34,7 @@ pub(super) fn is_text(kind: &DataType) -> bool {
 pub(super) type Of = fn(&[ArrayRef], usize) -> Result<ArrayRef>;
 
 /// A function.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Scalar {
     name: &'static str,
     aliases: Vec<String>,
@@ -37,6 +45,16 @@ pub(super) struct Scalar {
     signature: Signature,
     /// What a call becomes whose value is no text.
     of_others: Others,
+    /// What its text stands for.
+    result: Stands,
+    /// Which value may be the time at which a statement runs.
+    now: Option<usize>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stands {
+    ForItself,
+    ForAnyType,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +79,8 @@ impl Scalar {
             of,
             signature: Signature::variadic_any(Volatility::Immutable),
             of_others: Others::Call,
+            result: Stands::ForItself,
+            now: None,
         }
     }
 
@@ -76,10 +96,40 @@ impl Scalar {
         self
     }
 
-    /// Says that the function depends on the time at which a statement runs.
-    pub(super) fn of_now(mut self) -> Scalar {
-        self.signature = Signature::variadic_any(Volatility::Stable);
+    /// Says that the text which the function gives stands for a value of any type, so that it is compared with numbers as a number.
+    pub(super) fn of_any_type(mut self) -> Scalar {
+        self.result = Stands::ForAnyType;
         self
+    }
+
+    /// Says that the function depends on the time at which a statement runs, which the value at this place may be.
+    pub(super) fn of_now(mut self, place: usize) -> Scalar {
+        self.signature = Signature::variadic_any(Volatility::Stable);
+        self.now = Some(place);
+        self
+    }
+
+    /// Puts the time at which the statement began in the place of a `'now'`: the statement has one time for all its rows. Returns whether there was one.
+    fn fix_now(&self, arguments: &mut Vec<Expr>, context: &SimplifyContext) -> bool {
+        let (Some(place), Some(now)) = (self.now, context.query_execution_start_time()) else {
+            return false;
+        };
+        let Some(Expr::Literal(value, _)) = arguments.get_mut(place) else {
+            return false;
+        };
+        let Some(Some(text)) = value.try_as_str() else {
+            return false;
+        };
+        let modifier = match dates::now(text) {
+            Some(dates::Now::Seconds) => None,
+            Some(dates::Now::Milliseconds) => Some(lit(text)),
+            None => return false,
+        };
+        *value = ScalarValue::Utf8(Some(dates::as_read(now.naive_utc())));
+        if let Some(modifier) = modifier {
+            arguments.insert(place + 1, modifier);
+        }
+        true
     }
 }
 
@@ -123,7 +173,21 @@ impl ScalarUDFImpl for Scalar {
         plan_err!("{} takes {takes}, not {}", self.name, arguments.len())
     }
 
+    fn return_field_from_args(&self, arguments: ReturnFieldArgs) -> Result<FieldRef> {
+        let kinds = arguments.arg_fields.iter().map(|field| field.data_type().clone());
+        let kind = self.return_type(&kinds.collect::<Vec<_>>())?;
+        let field = Field::new(self.name, kind, true);
+        Ok(Arc::new(match self.result {
+            Stands::ForItself => field,
+            Stands::ForAnyType => field.with_metadata(HashMap::from([(ANY_TYPE.to_owned(), String::new())])),
+        }))
+    }
+
     fn simplify(&self, mut arguments: Vec<Expr>, context: &SimplifyContext) -> Result<ExprSimplifyResult> {
+        if self.fix_now(&mut arguments, context) {
+            let function = ScalarUDF::from(self.clone());
+            return Ok(ExprSimplifyResult::Simplified(function.call(arguments)));
+        }
         match arguments.pop() {
             Some(value) if self.of_others == Others::Cast && !is_text(&context.get_data_type(&value)?) => {
                 Ok(ExprSimplifyResult::Simplified(cast(value, self.returns.clone())))

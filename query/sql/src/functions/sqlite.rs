@@ -42,7 +42,8 @@ pub(super) fn functions() -> Vec<ScalarUDF> {
         }),
         text("json_extract", 2..=2, |columns, rows| {
             each_text(columns, rows, json_extract)
-        }),
+        })
+        .of_any_type(),
         Scalar::new(WHOLE, 1..=1, DataType::Int64, |columns, rows| {
             let column = Values::new(&columns[0])?;
             Ok(Arc::new(
@@ -202,8 +203,7 @@ fn substring(values: &[Value<'_>]) -> Option<String> {
     Some(text.chars().skip(begin).take(end.saturating_sub(begin)).collect())
 }
 
-/// Returns what a path such as `$.a[0]` leads to, as text: numbers too, and lists and objects as JSON, whose names
-/// are in the order of the alphabet.
+/// Returns what a path such as `$.a[0]` leads to, as text: numbers too, and lists and objects as JSON.
 fn json_extract(values: &[Value<'_>]) -> Result<Option<String>> {
     let (Some(text), Some(path)) = (values[0].text(), values[1].text()) else {
         return Ok(None);

@@ -1,6 +1,8 @@
 //! Conditions and numbers, which are one thing in SQLite: `truth(x)` makes a condition of a number, and conditions that meet numbers become 0 or 1.
 
-use datafusion::arrow::array::BooleanArray;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{BooleanArray, Float64Array};
 use datafusion::arrow::compute::cast as cast_array;
 use datafusion::arrow::datatypes::{DataType, Float64Type};
 use datafusion::common::cast::as_boolean_array;
@@ -9,12 +11,14 @@ use datafusion::error::Result;
 use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawBinaryExpr};
 use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
 use datafusion::logical_expr::{
-    ColumnarValue, Expr, ExprSchemable, ScalarFunctionArgs, ScalarUDFImpl, Signature, Volatility, lit,
+    ColumnarValue, Expr, ExprSchemable, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+    lit,
 };
-use datafusion::prelude::{cast, try_cast};
+use datafusion::prelude::cast;
 use datafusion::sql::sqlparser::ast::BinaryOperator;
 
-use super::scalar::is_text;
+use super::scalar::{ANY_TYPE, Scalar, is_text};
+use super::values::{self, Value, Values};
 
 /// The function's name.
 pub(crate) const TRUTH: &str = "truth";
@@ -74,7 +78,7 @@ impl ScalarUDFImpl for Truth {
                 numbers.iter().map(|number| number.map(|it| it != 0.0)).collect()
             }
         };
-        Ok(ColumnarValue::Array(std::sync::Arc::new(truth)))
+        Ok(ColumnarValue::Array(Arc::new(truth)))
     }
 }
 
@@ -113,22 +117,60 @@ impl ExprPlanner for Numbers {
             expression.right = cast(expression.right, DataType::Int64);
         }
         if compares && is_text(&left) && right.is_numeric() {
-            meet(&mut expression.left, &mut expression.right);
+            meet(&mut expression.left, &mut expression.right, schema);
         } else if compares && is_text(&right) && left.is_numeric() {
-            meet(&mut expression.right, &mut expression.left);
+            meet(&mut expression.right, &mut expression.left, schema);
         }
         Ok(PlannerResult::Original(expression))
     }
 }
 
-/// Lets a text and a number meet that are compared. Beside a column of texts a number is text. Beside another column a text is the number that it is; one that
-/// is no number is null.
-fn meet(text: &mut Expr, number: &mut Expr) {
-    match (&text, &number) {
-        (Expr::Column(_), Expr::Literal(..)) => {
+/// Lets a text and a number meet that are compared. Beside a column of texts a number is text. Beside another column or value a text is the number that it is;
+/// one that is no number is greater than every number.
+fn meet(text: &mut Expr, number: &mut Expr, schema: &DFSchema) {
+    let is_of_texts = matches!(text, Expr::Column(_)) && !may_be_number(text, schema);
+    match (&*text, &*number) {
+        (Expr::Column(_), Expr::Literal(..)) if is_of_texts => {
             *number = cast(std::mem::take(number), DataType::Utf8);
         }
-        (Expr::Literal(..), Expr::Literal(..)) => {}
-        _ => *text = try_cast(std::mem::take(text), DataType::Float64),
+        // Between two literals, SQLite makes no number of a text.
+        (Expr::Literal(..), Expr::Literal(..)) => *text = greatest(),
+        (Expr::Literal(value, _), _) => {
+            if let Some(Some(literal)) = value.try_as_str() {
+                *text = match values::number(literal) {
+                    Some(Value::Int(int)) => lit(int),
+                    Some(Value::Real(real)) => lit(real),
+                    _ => greatest(),
+                };
+            }
+        }
+        _ => *text = number_of_text().call(vec![std::mem::take(text)]),
     }
+}
+
+/// A value that is greater than the numbers of traces.
+fn greatest() -> Expr {
+    lit(f64::INFINITY)
+}
+
+/// Whether a column has the values of a function whose text stands for values of any type.
+fn may_be_number(column: &Expr, schema: &DFSchema) -> bool {
+    let field = column.to_field(schema);
+    field.is_ok_and(|(_, field)| field.metadata().contains_key(ANY_TYPE))
+}
+
+/// Returns the function that makes of a computed text the number that it is.
+pub(super) fn number_of_text() -> ScalarUDF {
+    let function = Scalar::new("number_of_text", 1..=1, DataType::Float64, |columns, rows| {
+        let texts = Values::new(&columns[0])?;
+        let number = |row| {
+            Some(match texts.at(row).text().map(|text| values::number(&text)) {
+                None => return None,
+                Some(Some(number)) => number.real()?,
+                Some(None) => f64::INFINITY,
+            })
+        };
+        Ok(Arc::new((0..rows).map(number).collect::<Float64Array>()))
+    });
+    ScalarUDF::from(function)
 }
