@@ -220,7 +220,7 @@ fn a_scheduler_with_two_executors_gives_the_answers_of_one_process() {
         .unwrap();
         let status = process.wait().unwrap();
         assert!(status.success(), "{status}");
-        assert_eq!(entries(&cluster.work[work]), [PathBuf::new(); 0]);
+        assert!(entries(&cluster.work[work]).is_empty());
     };
     interrupted(&mut cluster, 0);
     let here = answer(&["query", &tables, LATENCY]);
@@ -370,7 +370,10 @@ fn a_folder_without_traces_is_named() {
             continue;
         };
         for date in dates {
-            std::fs::remove_dir_all(date.unwrap().path()).unwrap();
+            let date = date.unwrap().path();
+            if date.is_dir() {
+                std::fs::remove_dir_all(date).unwrap();
+            }
         }
     }
     let refused = output(&[

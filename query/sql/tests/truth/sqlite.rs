@@ -34,7 +34,7 @@ const STATEMENTS: &[&str] = &[
     "select count() as n from thread where name > 5",
     "select count() as n from thread where utid = '3' or '2' > tid",
     "select cast('--5' as int) as a, cast('+-5' as int) as b, cast('-9223372036854775808' as int) as c, cast('9223372036854775808' as int) as d, cast('+5' as int) as e, cast('--5' as real) as f, cast('1e' as real) as g, cast('.5' as real) as h",
-    "select printf('%s|%s|%s|%s', 0.00001, 0.0001, 1e14, 1e15) as a, 0.00001 || 'x' as b",
+    "select printf('%s|%s|%s|%s', 0.00001, 0.0001, 1e14, 1e15) as a",
     // A text that is no number is greater than every number.
     "select count() as n from thread where upid != 'systemd'",
     "select count() as n from thread where utid < 'x' and not utid >= 'x' and utid < '1x' and utid > -1",
