@@ -113,7 +113,7 @@ impl Judge {
         shown.filter_map(failed).collect()
     }
 
-    /// Why the lists let none of these connections in, neither when they came nor now; `None` if one of them is let in, or refused for another reason.
+    /// Why the lists let none of these connections in, when they came or now; `None` if one of them is let in, or refused for another reason.
     pub(crate) fn refusal_by_lists<'a>(
         &self,
         shown: impl Iterator<Item = (Chain<'a>, UnixTime)>,
@@ -121,8 +121,13 @@ impl Judge {
     ) -> Option<Error> {
         let mut why = None;
         for (chain, at) in shown {
-            let verdicts = [now, at].map(|at| self.judge(chain, at).err());
-            why = Some(verdicts.into_iter().flatten().find(is_of_lists)?);
+            // A list that revokes one of them is taken, even if it has expired since that one came.
+            let error = match self.judge(chain, at) {
+                Ok(()) => self.judge(chain, now).err()?,
+                Err(error) => error,
+            };
+            why = is_of_lists(&error).then_some(error);
+            why.as_ref()?;
         }
         why
     }
