@@ -149,6 +149,158 @@ fn addresses_are_in_files_or_are_names() {
     );
 }
 
+/// The bytes of keys and texts.
+fn kept(stacks: &InternedStacks) -> usize {
+    let keys = stacks.stacks.keys().chain(stacks.frames.keys());
+    let texts = stacks.functions.keys().chain(stacks.sources.keys());
+    keys.map(|key| key.len()).sum::<usize>() + texts.map(|text| text.len()).sum::<usize>()
+}
+
+#[test]
+fn the_outermost_frames_of_a_long_stack_are_left_out() {
+    let (mut stacks, mut definitions, mut reader) =
+        (InternedStacks::default(), Writer::new(), Reader::default());
+    let names: Vec<String> = (0..3 * MAX_FRAMES).map(|number| format!("f{number}")).collect();
+    let frames: Vec<Frame<'_>> = names.iter().map(|name| Frame::named(name)).collect();
+    for len in [MAX_FRAMES, MAX_FRAMES + 1, frames.len()] {
+        let id = stacks.id(&&frames[..len], &mut definitions).unwrap();
+        reader.read(&mut definitions);
+        let mut read = reader.stack(id);
+        if len > MAX_FRAMES {
+            assert_eq!(read.remove(0), "[more frames]");
+        }
+        read.reverse();
+        assert_eq!(read, names[..MAX_FRAMES]);
+    }
+}
+
+#[test]
+fn a_stack_takes_a_limited_number_of_bytes() {
+    let (mut stacks, mut definitions, mut reader) =
+        (InternedStacks::default(), Writer::new(), Reader::default());
+    let long = "x".repeat(MAX_BYTES);
+    let half = &long[..MAX_KEY_BYTES * 2 / 3];
+    let main = Frame::named("main");
+    for (frames, expected) in [
+        (
+            vec![main, Frame::named(&long), main],
+            vec!["[more frames]", "main"],
+        ),
+        (
+            vec![Frame::named("inner").source(&long, 3)],
+            vec!["[more frames]"],
+        ),
+        (
+            vec![Frame::named(half), Frame::named(half), main],
+            vec!["[more frames]", half],
+        ),
+    ] {
+        let id = stacks.id(&frames, &mut definitions).unwrap();
+        assert!(stacks.bytes <= MAX_BYTES && kept(&stacks) <= stacks.bytes);
+        reader.read(&mut definitions);
+        assert_eq!(reader.stack(id), expected);
+    }
+    assert_eq!(
+        stacks.id(&[main], &mut definitions),
+        stacks.id(&[main], &mut definitions)
+    );
+    assert!(
+        stacks.key.bytes.capacity() <= KEPT_BYTES,
+        "what a long stack took is given back"
+    );
+    super::super::clear(&mut definitions);
+    assert!(definitions.heap_capacity() <= KEPT_BYTES);
+}
+
+#[test]
+fn a_stack_has_the_frames_of_one_call() {
+    /// Has frames the first time only.
+    struct Once(std::cell::Cell<bool>);
+    impl Frames for Once {
+        fn for_each(&self, each: &mut dyn FnMut(Frame<'_>)) {
+            if !self.0.replace(true) {
+                each(Frame::named("main"));
+            }
+        }
+    }
+    let (mut stacks, mut definitions, mut reader) =
+        (InternedStacks::default(), Writer::new(), Reader::default());
+    let id = stacks.id(&Once(false.into()), &mut definitions).unwrap();
+    reader.read(&mut definitions);
+    assert_eq!(reader.stack(id), ["main"]);
+    assert_eq!(stacks.id(&[Frame::named("main")], &mut definitions), Some(id));
+}
+
+/// A library of the C library's that nothing else uses: loaded until this is dropped.
+#[cfg(all(target_os = "linux", not(feature = "off")))]
+struct Loaded(*mut std::ffi::c_void);
+
+#[cfg(all(target_os = "linux", not(feature = "off")))]
+#[allow(unsafe_code)]
+impl Loaded {
+    /// `None` on a system without it.
+    fn load() -> Option<Self> {
+        // SAFETY: the name ends in zero. The library has no code that runs when it is loaded or unloaded.
+        let library = unsafe { libc::dlopen(c"libBrokenLocale.so.1".as_ptr(), libc::RTLD_NOW) };
+        (!library.is_null()).then_some(Self(library))
+    }
+
+    /// The address of a function.
+    fn function(&self) -> usize {
+        // SAFETY: the library is loaded, and the name ends in zero.
+        unsafe { libc::dlsym(self.0, c"__ctype_get_mb_cur_max".as_ptr()) }.addr()
+    }
+}
+
+#[cfg(all(target_os = "linux", not(feature = "off")))]
+#[allow(unsafe_code)]
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        // SAFETY: the library was loaded by `load`. Nothing uses it.
+        unsafe { libc::dlclose(self.0) };
+    }
+}
+
+#[cfg(all(target_os = "linux", not(feature = "off")))]
+#[test]
+fn addresses_of_a_file_that_was_unloaded_are_looked_up_again() {
+    use std::time::{Duration, Instant};
+    let (mut stacks, mut definitions, mut reader) =
+        (InternedStacks::default(), Writer::new(), Reader::default());
+    let Some(library) = Loaded::load() else {
+        return;
+    };
+    let address = library.function();
+    let stack = [Frame::at(address)];
+    let first = stacks.id(&stack, &mut definitions).unwrap();
+    assert_eq!(stacks.id(&stack, &mut definitions), Some(first));
+    drop(library);
+    // Soon: see `modules::unloads`.
+    let began = Instant::now();
+    let second = loop {
+        let id = stacks.id(&stack, &mut definitions).unwrap();
+        if id != first {
+            break id;
+        }
+        assert!(
+            began.elapsed() < Duration::from_secs(10),
+            "the first file is remembered"
+        );
+    };
+    reader.read(&mut definitions);
+    assert!(
+        reader.stack(first)[0].contains("libBrokenLocale"),
+        "{:?}",
+        reader.stack(first)
+    );
+    // Another test may have loaded something there.
+    assert!(
+        !reader.stack(second)[0].contains("libBrokenLocale"),
+        "{:?}",
+        reader.stack(second)
+    );
+}
+
 #[test]
 fn a_limited_number_of_stacks_is_kept_and_ids_keep_their_meaning() {
     let (mut stacks, mut definitions) = (InternedStacks::default(), Writer::new());
@@ -165,7 +317,7 @@ fn a_limited_number_of_stacks_is_kept_and_ids_keep_their_meaning() {
     for end in text.len() - 100..text.len() {
         let id = stacks.id(&[Frame::named(&text[..end])], &mut definitions);
         assert!(given.insert(id.unwrap()), "an id has two meanings");
-        assert!(stacks.bytes <= MAX_BYTES + 4 * text.len());
+        assert!(stacks.bytes <= MAX_BYTES && kept(&stacks) <= stacks.bytes);
     }
     let mut reader = Reader::default();
     reader.read(&mut definitions);
