@@ -112,7 +112,7 @@ impl<'a> Builder<'a> {
         let is_main = thread.pid == thread.tid;
         let handle = firefox.add_thread(process, thread.tid, first, is_main);
         firefox.set_thread_name(handle, &thread_name(profile, thread));
-        firefox.set_thread_samples_weight_type(handle, self.weight_type);
+        firefox.set_thread_samples_weight_type(handle, self.weight_type.clone());
         self.threads.insert(thread, handle);
         handle
     }
