@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 use ferretto::callstack::{Callstack, Frame};
 use ferretto::{Options, trace_event_instant};
+use ferretto_proto::messages::{InternedData, Message, TracePacket, trace_packet, track_event};
+use ferretto_wire::Reader;
 use programs::{finish, in_own_process, session};
 
 /// An allocator that finds out whether the loader's lock is held while it is called.
@@ -168,4 +170,87 @@ fn status_of_child() -> c_int {
             status
         }
     }
+}
+
+/// The paths of the files that the innermost frames of events with stacks are in, in the order of the events; `None` for those in no file.
+fn files(trace: &[u8]) -> Vec<Option<String>> {
+    let mut known = InternedData::default();
+    let mut files = Vec::new();
+    for field in Reader::new(trace) {
+        let packet = TracePacket::decode_from_slice(field.unwrap().value.as_bytes().unwrap()).unwrap();
+        if let Some(data) = packet.interned_data.as_option() {
+            known.callstacks.extend_from_slice(&data.callstacks);
+            known.frames.extend_from_slice(&data.frames);
+            known.mappings.extend_from_slice(&data.mappings);
+            known.mapping_paths.extend_from_slice(&data.mapping_paths);
+        }
+        let Some(trace_packet::Data::TrackEvent(event)) = packet.data else {
+            continue;
+        };
+        let Some(track_event::CallstackField::CallstackIid(id)) = event.callstack_field else {
+            continue;
+        };
+        let stack = known
+            .callstacks
+            .iter()
+            .find(|stack| stack.iid == Some(id))
+            .unwrap();
+        let id = stack.frame_ids.last();
+        let frame = known
+            .frames
+            .iter()
+            .find(|frame| frame.iid.as_ref() == id)
+            .unwrap();
+        files.push(frame.mapping_id.map(|id| {
+            let mapping = known
+                .mappings
+                .iter()
+                .find(|mapping| mapping.iid == Some(id))
+                .unwrap();
+            let id = mapping.path_string_ids.first();
+            let path = known
+                .mapping_paths
+                .iter()
+                .find(|path| path.iid.as_ref() == id)
+                .unwrap();
+            String::from_utf8(path.str.clone().unwrap()).unwrap()
+        }));
+    }
+    files
+}
+
+/// In a process of its own, because other tests rely on files that stay.
+#[test]
+fn addresses_of_a_file_that_was_unloaded_are_looked_up_again() {
+    in_own_process(
+        "addresses_of_a_file_that_was_unloaded_are_looked_up_again",
+        || {
+            // A library of the C library's that nothing uses.
+            // SAFETY: the name ends in zero. No code of the library runs when it is loaded or unloaded.
+            let library = unsafe { libc::dlopen(c"libBrokenLocale.so.1".as_ptr(), libc::RTLD_NOW) };
+            if library.is_null() {
+                return;
+            }
+            // SAFETY: the library is loaded, and the name ends in zero.
+            let address = unsafe { libc::dlsym(library, c"__ctype_get_mb_cur_max".as_ptr()) }.addr();
+            ferretto::initialize(Options::in_process());
+            let session = session();
+            let event = || trace_event_instant!("stacks", "At", callstack = [Frame::at(address)]);
+            event();
+            event();
+            // SAFETY: nothing uses the library.
+            unsafe { libc::dlclose(library) };
+            // The SDK's promise is a millisecond.
+            let began = Instant::now();
+            while began.elapsed() < Duration::from_millis(50) {
+                event();
+            }
+            session.stop_blocking().unwrap();
+            let files = files(&session.read_to_end().unwrap());
+            let is_there =
+                |file: &Option<String>| file.as_ref().is_some_and(|path| path.contains("libBrokenLocale"));
+            assert!(files[..2].iter().all(is_there), "{:?}", &files[..2]);
+            assert!(!is_there(files.last().unwrap()), "the file is remembered");
+        },
+    );
 }
