@@ -80,12 +80,11 @@ impl Reader {
             let perf = perf.and_then(|perf| PerfSampleDefaults::decode_from_slice(perf).ok());
             let (places, events) = (&mut self.places, &mut self.profile.events);
             sequence.state.event = perf.map(|perf| places.of(Event::of(&perf), events));
-            sequence.state.weighing.take_defaults(defaults, places, events);
+            sequence.state.weighing.take_defaults(defaults);
         }
         for interned in packet.interned.iter() {
             sequence.state.interned.take(&mut self.profile, interned);
-            let (places, events) = (&mut self.places, &mut self.profile.events);
-            sequence.state.weighing.take(interned, places, events);
+            sequence.state.weighing.take(interned);
         }
         let (kind, content) = packet.content?;
         match kind {

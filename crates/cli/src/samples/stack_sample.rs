@@ -21,8 +21,8 @@ use crate::packet::{bytes, varint};
 pub(super) struct Weighing {
     tasks: HashMap<u64, Thread>,
     executions: HashMap<u64, Execution>,
-    counters: HashMap<u64, Counter>,
-    default: Option<Counter>,
+    counters: HashMap<u64, Descriptor>,
+    default: Option<Descriptor>,
 }
 
 /// Where a sample was taken.
@@ -32,25 +32,45 @@ pub(super) struct Execution {
     pub(super) mode: Mode,
 }
 
-/// What samples are weighed in.
+/// What samples are weighed in, as an encoded `CounterDescriptor` says.
+#[derive(Debug)]
+struct Descriptor {
+    event: Event,
+    multiplier: u64,
+    /// From the first sample on. Inside, `None` if the trace has too many events.
+    place: Option<Option<EventId>>,
+}
+
+impl Descriptor {
+    fn of(encoded: &[u8]) -> Descriptor {
+        let multiplier = varint(encoded, CounterDescriptor::UNIT_MULTIPLIER);
+        Descriptor {
+            event: event_of(encoded),
+            multiplier: multiplier.filter(|multiplier| *multiplier != 0).unwrap_or(1),
+            place: None,
+        }
+    }
+
+    fn counter(&mut self, places: &mut Places, events: &mut Vec<Event>) -> Counter {
+        let event = &self.event;
+        let place = self.place.get_or_insert_with(|| places.of(event.clone(), events));
+        Counter {
+            event: *place,
+            multiplier: self.multiplier,
+        }
+    }
+}
+
+/// The counter of a sample.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Counter {
     /// `None` if the trace has too many events.
     pub(super) event: Option<EventId>,
-    /// How many of the event's units a sample's weight of 1 is.
+    /// How many of the event's units a weight of 1 is.
     multiplier: u64,
 }
 
 impl Counter {
-    /// Reads an encoded `CounterDescriptor`.
-    fn of(encoded: &[u8], places: &mut Places, events: &mut Vec<Event>) -> Counter {
-        let multiplier = varint(encoded, CounterDescriptor::UNIT_MULTIPLIER);
-        Counter {
-            event: places.of(event_of(encoded), events),
-            multiplier: multiplier.filter(|multiplier| *multiplier != 0).unwrap_or(1),
-        }
-    }
-
     /// The weight of an encoded sample, in the event's unit.
     pub(super) fn weight(self, sample: &[u8]) -> u64 {
         let weight = varint(sample, StackSample::PRIMARY_WEIGHT);
@@ -60,14 +80,14 @@ impl Counter {
 
 impl Weighing {
     /// Takes in an encoded `TracePacketDefaults`.
-    pub(super) fn take_defaults(&mut self, encoded: &[u8], places: &mut Places, events: &mut Vec<Event>) {
+    pub(super) fn take_defaults(&mut self, encoded: &[u8]) {
         let defaults = bytes(encoded, TracePacketDefaults::STACK_SAMPLE_DEFAULTS);
         let counter = defaults.and_then(|defaults| bytes(defaults, StackSampleDefaults::PRIMARY_DESCRIPTOR));
-        self.default = counter.map(|counter| Counter::of(counter, places, events));
+        self.default = counter.map(Descriptor::of);
     }
 
     /// Takes in an encoded `InternedData`. Of two entries with one id, the first holds, as for upstream's trace processor.
-    pub(super) fn take(&mut self, encoded: &[u8], places: &mut Places, events: &mut Vec<Event>) {
+    pub(super) fn take(&mut self, encoded: &[u8]) {
         for field in Reader::new(encoded).map_while(Result::ok) {
             let Value::Bytes(entry) = field.value else {
                 continue;
@@ -84,7 +104,7 @@ impl Weighing {
                 InternedData::STACK_SAMPLE_COUNTER_DESCRIPTORS => {
                     let iid = varint(entry, CounterDescriptor::IID).unwrap_or(0);
                     let counters = self.counters.entry(iid);
-                    counters.or_insert_with(|| Counter::of(entry, places, events));
+                    counters.or_insert_with(|| Descriptor::of(entry));
                 }
                 _ => {}
             }
@@ -107,15 +127,17 @@ impl Weighing {
         inline.or(interned).unwrap_or_else(|| execution_of(&[]))
     }
 
-    /// What a sample is weighed in.
-    pub(super) fn counter(&self, sample: &[u8], places: &mut Places, events: &mut Vec<Event>) -> Counter {
+    /// What a sample is weighed in. An event has a place from its first sample on.
+    pub(super) fn counter(&mut self, sample: &[u8], places: &mut Places, events: &mut Vec<Event>) -> Counter {
         if let Some(inline) = bytes(sample, StackSample::PRIMARY_DESCRIPTOR) {
-            return Counter::of(inline, places, events);
+            return Descriptor::of(inline).counter(places, events);
         }
-        let interned = varint(sample, StackSample::PRIMARY_DESCRIPTOR_IID)
-            .and_then(|iid| self.counters.get(&iid).copied());
-        let known = interned.or(self.default);
-        known.unwrap_or_else(|| Counter::of(&[], places, events))
+        let interned =
+            varint(sample, StackSample::PRIMARY_DESCRIPTOR_IID).and_then(|iid| self.counters.get_mut(&iid));
+        match interned.or(self.default.as_mut()) {
+            Some(known) => known.counter(places, events),
+            None => Descriptor::of(&[]).counter(places, events),
+        }
     }
 }
 

@@ -276,9 +276,9 @@ impl Key {
             source,
         } = *frame;
         key.push(
-            u8::from(address.is_some()) * HAS_ADDRESS
-                | u8::from(function.is_some()) * HAS_FUNCTION
-                | u8::from(source.is_some()) * HAS_SOURCE,
+            (u8::from(address.is_some()) * HAS_ADDRESS)
+                | (u8::from(function.is_some()) * HAS_FUNCTION)
+                | (u8::from(source.is_some()) * HAS_SOURCE),
         );
         if let Some(address) = address {
             self.has_addresses = true;
