@@ -307,7 +307,7 @@ fn a_trace_has_a_limited_number_of_events_and_the_others_are_counted() {
     let mut packets = vec![described()];
     packets.extend((0..SAMPLES).map(|number| {
         counted(|counter| {
-            counter.name(&number.to_string());
+            counter.name(number.to_string());
         })
     }));
     // Those that have a place keep it.
