@@ -123,6 +123,7 @@ fn a_forked_child_does_not_find_the_loaders_lock_held_for_a_look_up() {
             let session = session();
             let is_over = AtomicBool::new(false);
             let looked_up = AtomicU64::new(0);
+            let mut all_ended = false;
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     let addresses = (here()..).take_while(|_| !is_over.load(Ordering::Acquire));
@@ -132,7 +133,7 @@ fn a_forked_child_does_not_find_the_loaders_lock_held_for_a_look_up() {
                     }
                 });
                 let mut place = 7u64;
-                for _ in 0..CHILDREN {
+                all_ended = (0..CHILDREN).all(|_| {
                     // At any point of a look-up.
                     let before = looked_up.load(Ordering::Acquire);
                     while looked_up.load(Ordering::Acquire) == before {
@@ -142,10 +143,11 @@ fn a_forked_child_does_not_find_the_loaders_lock_held_for_a_look_up() {
                     for _ in 0..(place >> 33) % 1000 {
                         std::hint::spin_loop();
                     }
-                    assert_eq!(status_of_child(), 0);
-                }
+                    status_of_child() == 0
+                });
                 is_over.store(true, Ordering::Release);
             });
+            assert!(all_ended, "a child has waited for the lock");
             drop(finish(session));
         },
     );

@@ -235,7 +235,7 @@ fn a_sequence_at_its_limits_goes_on_with_what_it_remembers() {
             &mut writer,
             &Sample::new(&stack, counter, 1).thread(tid),
         );
-        if tid % 500 == 0 {
+        if tid.is_multiple_of(500) {
             writer.flush();
             packets.extend(packets_in(&arbiter));
         }
