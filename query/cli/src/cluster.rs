@@ -25,7 +25,7 @@ use crate::interrupt::{self, until_interrupted};
 /// Hand out the parts of statements to executors
 #[derive(Debug, clap::Args)]
 pub(crate) struct SchedulerArgs {
-    /// Where executors and programs that ask connect. Whoever can connect can read the files that executors can
+    /// Where executors and programs that ask connect. Whoever can connect can read and write the files that executors can
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:50050")]
     listen: SocketAddr,
 }
