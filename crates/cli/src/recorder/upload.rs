@@ -210,7 +210,7 @@ mod tests {
         write(&state("s3://bucket/web-1"));
         assert_eq!(known(uploaded.news(Some(&upload))), [name]);
         assert_eq!(uploaded.news(Some(&upload)), None);
-        // What is in another bucket is not in this one, whatever the uploader still has to find out.
+        // Files in another bucket do not count, even before the uploader has run once with the new destination.
         for place in ["s3://bucket-2/web-1", "s3://other/web-1", "s3://bucket"] {
             write(&state(place));
             assert_eq!(uploaded.news(Some(&upload)), Some(BTreeSet::new()), "{place}");

@@ -147,6 +147,11 @@ unsafe fn unloads_in(info: *const libc::dl_phdr_info, size: usize) -> Option<u64
     (size >= end).then(|| unsafe { (*info).dlpi_subs as u64 })
 }
 
+/// uClibc does not tell it.
+///
+/// # Safety
+///
+/// Nothing is demanded. The other version demands something.
 #[cfg(target_env = "uclibc")]
 unsafe fn unloads_in(_: *const libc::dl_phdr_info, _: usize) -> Option<u64> {
     None
