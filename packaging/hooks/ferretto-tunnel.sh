@@ -17,10 +17,10 @@ remove_traces() {
   rm -rf /run/ferretto-tunnel
 }
 
-# Keys that are left belong to the user's number, which another user would get some day.
+# Keys that are left belong to the number of the user or its group, which another one would get some day.
 remove_names() {
-  if [ -d /etc/ferretto-tunnel ] && [ "$(find /etc/ferretto-tunnel -user ferretto-tunnel 2>/dev/null)" ]; then
-    echo 'ferretto-tunnel: the user ferretto-tunnel is left, for it has keys in /etc/ferretto-tunnel' >&2
+  if [ -d /etc/ferretto-tunnel ] && [ "$(find /etc/ferretto-tunnel -user ferretto-tunnel 2>/dev/null; find /etc/ferretto-tunnel -group ferretto-tunnel 2>/dev/null)" ]; then
+    echo 'ferretto-tunnel: the user and the group ferretto-tunnel are left, for files in /etc/ferretto-tunnel belong to them' >&2
     return 0
   fi
   if getent passwd ferretto-tunnel >/dev/null; then userdel ferretto-tunnel || true; fi

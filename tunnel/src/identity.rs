@@ -3,9 +3,13 @@
 //! Called at the start and for each reload. Each error names the file that it is about. Only TLS 1.3 is spoken, both ends show certificates, and no session
 //! is resumed, so each connection is judged by certificates as they are then. After a reload a [`Judge`] judges the connections that stand, too.
 //!
+//! The files have two parts: what this end shows, and what it judges others by. A reload whose first part is of no use takes the second all the same: an end
+//! that has to be renewed itself still ends the connections of a stolen guest.
+//!
 //! A list of revoked certificates, if there is one, has to speak of every certificate that is shown, and must not have expired: a list that says nothing
 //! lets nobody in.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::net::Ipv4Addr;
@@ -16,6 +20,7 @@ use rustls::client::danger::ServerCertVerifier;
 use rustls::client::{Resumption, VerifierBuilderError, WebPkiServerVerifier};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{
     AlertDescription, CertificateError, ClientConfig, ConfigBuilder, Error, RootCertStore, ServerConfig,
     WantsVerifier,
@@ -35,17 +40,28 @@ pub(crate) struct Files {
     pub(crate) crl: Option<PathBuf>,
 }
 
+/// The certificates that an end has shown.
+type Chain<'a> = &'a [CertificateDer<'static>];
+
+/// What this end shows: a certificate, those between it and its authority, and its key.
+pub(crate) type Shown = Arc<CertifiedKey>;
+
 /// The server's side of TLS, and who may come.
 pub(crate) struct HostIdentity {
     pub(crate) config: Arc<ServerConfig>,
     pub(crate) judge: Judge,
+    shown: Shown,
 }
 
 /// The client's side of TLS, and whom it takes for the host's end.
 pub(crate) struct GuestIdentity {
     pub(crate) config: Arc<ClientConfig>,
     pub(crate) judge: Judge,
+    shown: Shown,
 }
+
+/// What files that have been read anew make of an end. It shows the certificate of before if there is a reason to.
+pub(crate) type Renewed<T> = (T, Option<IdentityError>);
 
 /// Judges the certificates that the other end has shown.
 pub(crate) enum Judge {
@@ -65,6 +81,55 @@ impl Judge {
                 .verify_server_cert(certificate, between, name, &[], at)
                 .map(drop),
         }
+    }
+
+    /// Judges connections by what they have shown, and when. Returns those that would not be let in.
+    ///
+    /// Many show the same few chains. The first and the last time of a chain tell of those in between if the verdicts are the same: the validity of a
+    /// certificate or a list has no gaps.
+    pub(crate) fn judge_all<'a, Id>(
+        &self,
+        shown: impl Iterator<Item = (Id, Chain<'a>, UnixTime)> + Clone,
+    ) -> Vec<(Id, Error)> {
+        let mut spans: HashMap<Chain<'a>, (UnixTime, UnixTime)> = HashMap::new();
+        for (_, chain, at) in shown.clone() {
+            let (first, last) = spans.entry(chain).or_insert((at, at));
+            *first = at.min(*first);
+            *last = at.max(*last);
+        }
+        let verdict = |(chain, (first, last)): (Chain<'a>, (UnixTime, UnixTime))| {
+            let verdict = self.judge(chain, first);
+            let is_same = first == last || verdict == self.judge(chain, last);
+            is_same.then_some((chain, verdict))
+        };
+        let verdicts: HashMap<_, _> = spans.into_iter().filter_map(verdict).collect();
+        let failed = |(id, chain, at): (Id, Chain<'a>, UnixTime)| {
+            let verdict = match verdicts.get(chain) {
+                Some(verdict) => verdict.clone(),
+                None => self.judge(chain, at),
+            };
+            Some((id, verdict.err()?))
+        };
+        shown.filter_map(failed).collect()
+    }
+
+    /// Why the lists let none of these connections in, when they came or now; `None` if one of them is let in, or refused for another reason.
+    pub(crate) fn refusal_by_lists<'a>(
+        &self,
+        shown: impl Iterator<Item = (Chain<'a>, UnixTime)>,
+        now: UnixTime,
+    ) -> Option<Error> {
+        let mut why = None;
+        for (chain, at) in shown {
+            // A list that revokes one of them is taken, even if it has expired since that one came.
+            let error = match self.judge(chain, at) {
+                Ok(()) => self.judge(chain, now).err()?,
+                Err(error) => error,
+            };
+            why = is_of_lists(&error).then_some(error);
+            why.as_ref()?;
+        }
+        why
     }
 }
 
@@ -103,12 +168,52 @@ pub(crate) enum IdentityError {
     Verifier { path: PathBuf, reason: String },
 }
 
-/// The contents of the files.
-struct Contents {
-    authorities: Arc<RootCertStore>,
-    revoked: Vec<CertificateRevocationListDer<'static>>,
-    chain: Vec<CertificateDer<'static>>,
-    key: PrivateKeyDer<'static>,
+impl IdentityError {
+    /// Whether the lists are of no use, rather than what this end shows.
+    fn is_of_lists(&self) -> bool {
+        matches!(self, IdentityError::List { .. } | IdentityError::ExpiredList(_))
+    }
+}
+
+/// Whether lists refuse a certificate without having revoked it.
+fn is_of_lists(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::InvalidCertRevocationList(_)
+            | Error::InvalidCertificate(
+                CertificateError::UnknownRevocationStatus
+                    | CertificateError::ExpiredRevocationList
+                    | CertificateError::ExpiredRevocationListContext { .. }
+            )
+    )
+}
+
+/// What other ends are judged by.
+struct Trusted {
+    of_clients: Arc<dyn ClientCertVerifier>,
+    of_servers: Arc<WebPkiServerVerifier>,
+}
+
+impl Trusted {
+    fn judge(&self, end: Other) -> Judge {
+        match end {
+            Other::Guests => Judge::OfGuests(self.of_clients.clone()),
+            Other::Host(name) => Judge::OfHost(self.of_servers.clone(), name),
+        }
+    }
+}
+
+/// Whose certificates are judged.
+enum Other {
+    Guests,
+    Host(ServerName<'static>),
+}
+
+impl Other {
+    /// The host's end, whatever its name: its name is for guests to judge.
+    fn any_host() -> Other {
+        Other::Host(ServerName::from(Ipv4Addr::UNSPECIFIED))
+    }
 }
 
 impl Files {
@@ -125,58 +230,68 @@ impl Files {
 
     /// How the host's end speaks.
     pub(crate) fn host(&self) -> Result<HostIdentity, IdentityError> {
-        let contents = self.read()?;
-        // Its name is for guests to judge.
-        let nobody = ServerName::from(Ipv4Addr::UNSPECIFIED);
-        self.check_own(
-            &Judge::OfHost(self.of_servers(&contents)?, nobody),
-            &contents.chain,
-        )?;
-        let verifier = self.of_clients(&contents)?;
+        let trusted = self.trusted()?;
+        let shown = self.shown()?;
+        self.check_own(&trusted.judge(Other::any_host()), &shown)?;
+        self.host_that_shows(shown, &trusted)
+    }
+
+    /// The same end by what the files hold now.
+    pub(crate) fn host_again(&self, before: &HostIdentity) -> Result<Renewed<HostIdentity>, IdentityError> {
+        let trusted = self.trusted()?;
+        let (shown, kept) = self.shown_again(&before.shown, &trusted.judge(Other::any_host()))?;
+        Ok((self.host_that_shows(shown, &trusted)?, kept))
+    }
+
+    fn host_that_shows(&self, shown: Shown, trusted: &Trusted) -> Result<HostIdentity, IdentityError> {
         let builder = self.spoken(ServerConfig::builder_with_provider(provider()))?;
-        let config = builder
-            .with_client_cert_verifier(verifier.clone())
-            .with_single_cert(contents.chain, contents.key);
-        let mut config = config.map_err(|error| self.not_a_pair(error))?;
+        let mut config = builder
+            .with_client_cert_verifier(trusted.of_clients.clone())
+            .with_cert_resolver(Arc::new(SingleCertAndKey::from(shown.clone())));
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(HostIdentity {
             config: Arc::new(config),
-            judge: Judge::OfGuests(verifier),
+            judge: trusted.judge(Other::Guests),
+            shown,
         })
     }
 
     /// How the end of a guest speaks that expects this name of the host's.
     pub(crate) fn guest(&self, name: &ServerName<'static>) -> Result<GuestIdentity, IdentityError> {
-        let contents = self.read()?;
-        self.check_own(&Judge::OfGuests(self.of_clients(&contents)?), &contents.chain)?;
-        let verifier = self.of_servers(&contents)?;
+        let trusted = self.trusted()?;
+        let shown = self.shown()?;
+        self.check_own(&trusted.judge(Other::Guests), &shown)?;
+        self.guest_that_shows(shown, &trusted, name)
+    }
+
+    /// The same end by what the files hold now.
+    pub(crate) fn guest_again(
+        &self,
+        before: &GuestIdentity,
+        name: &ServerName<'static>,
+    ) -> Result<Renewed<GuestIdentity>, IdentityError> {
+        let trusted = self.trusted()?;
+        let (shown, kept) = self.shown_again(&before.shown, &trusted.judge(Other::Guests))?;
+        Ok((self.guest_that_shows(shown, &trusted, name)?, kept))
+    }
+
+    fn guest_that_shows(
+        &self,
+        shown: Shown,
+        trusted: &Trusted,
+        name: &ServerName<'static>,
+    ) -> Result<GuestIdentity, IdentityError> {
         let builder = self.spoken(ClientConfig::builder_with_provider(provider()))?;
-        let config = builder
-            .with_webpki_verifier(verifier.clone())
-            .with_client_auth_cert(contents.chain, contents.key);
-        let mut config = config.map_err(|error| self.not_a_pair(error))?;
+        let mut config = builder
+            .with_webpki_verifier(trusted.of_servers.clone())
+            .with_client_cert_resolver(Arc::new(SingleCertAndKey::from(shown.clone())));
         config.resumption = Resumption::disabled();
         Ok(GuestIdentity {
             config: Arc::new(config),
-            judge: Judge::OfHost(verifier, name.clone()),
+            judge: trusted.judge(Other::Host(name.clone())),
+            shown,
         })
-    }
-
-    fn of_clients(&self, contents: &Contents) -> Result<Arc<dyn ClientCertVerifier>, IdentityError> {
-        WebPkiClientVerifier::builder_with_provider(contents.authorities.clone(), provider())
-            .with_crls(contents.revoked.clone())
-            .enforce_revocation_expiration()
-            .build()
-            .map_err(|error| self.not_built(error))
-    }
-
-    fn of_servers(&self, contents: &Contents) -> Result<Arc<WebPkiServerVerifier>, IdentityError> {
-        WebPkiServerVerifier::builder_with_provider(contents.authorities.clone(), provider())
-            .with_crls(contents.revoked.clone())
-            .enforce_revocation_expiration()
-            .build()
-            .map_err(|error| self.not_built(error))
     }
 
     fn spoken<S: rustls::ConfigSide>(
@@ -187,7 +302,8 @@ impl Files {
         builder.map_err(|error| self.no_verifier(&error))
     }
 
-    fn read(&self) -> Result<Contents, IdentityError> {
+    /// Reads the authorities, and the lists.
+    fn trusted(&self) -> Result<Trusted, IdentityError> {
         let mut authorities = RootCertStore::empty();
         for authority in certificates(&self.ca)? {
             let added = authorities.add(authority);
@@ -196,10 +312,27 @@ impl Files {
                 error,
             })?;
         }
+        let authorities = Arc::new(authorities);
         let revoked = match &self.crl {
             Some(path) => lists(path)?,
             None => Vec::new(),
         };
+        let of_clients = WebPkiClientVerifier::builder_with_provider(authorities.clone(), provider())
+            .with_crls(revoked.clone())
+            .enforce_revocation_expiration()
+            .build();
+        let of_servers = WebPkiServerVerifier::builder_with_provider(authorities, provider())
+            .with_crls(revoked)
+            .enforce_revocation_expiration()
+            .build();
+        Ok(Trusted {
+            of_clients: of_clients.map_err(|error| self.not_built(error))?,
+            of_servers: of_servers.map_err(|error| self.not_built(error))?,
+        })
+    }
+
+    /// Reads what this end shows.
+    fn shown(&self) -> Result<Shown, IdentityError> {
         let chain = certificates(&self.cert)?;
         let key = PrivateKeyDer::from_pem_slice(&read(&self.key)?).map_err(|error| match error {
             pem::Error::NoItemsFound => IdentityError::NoKey(self.key.clone()),
@@ -208,19 +341,43 @@ impl Files {
                 error,
             },
         })?;
-        Ok(Contents {
-            authorities: Arc::new(authorities),
-            revoked,
-            chain,
-            key,
-        })
+        let shown = CertifiedKey::from_der(chain, key, &provider());
+        shown.map(Arc::new).map_err(|error| self.not_a_pair(error))
+    }
+
+    /// Reads what this end shows, or keeps what it has shown so far, and says why. This fails only if the lists are of no use.
+    fn shown_again(
+        &self,
+        before: &Shown,
+        judge: &Judge,
+    ) -> Result<(Shown, Option<IdentityError>), IdentityError> {
+        let kept = match self.shown() {
+            Ok(shown) => match self.check_own(judge, &shown) {
+                Ok(()) => return Ok((shown, None)),
+                Err(error) => error,
+            },
+            Err(error) => error,
+        };
+        if kept.is_of_lists() {
+            return Err(kept);
+        }
+        match self.check_own(judge, before) {
+            Err(error) if error.is_of_lists() => Err(error),
+            _ => Ok((before.clone(), Some(kept))),
+        }
     }
 
     /// Looks whether this end's own certificate is of use now, rather than have the other end find out.
-    fn check_own(&self, judge: &Judge, chain: &[CertificateDer<'static>]) -> Result<(), IdentityError> {
-        let why = match judge.judge(chain, UnixTime::now()) {
-            Err(Error::InvalidCertificate(why)) => why,
-            Ok(()) | Err(_) => return Ok(()),
+    fn check_own(&self, judge: &Judge, shown: &Shown) -> Result<(), IdentityError> {
+        let why = match (judge.judge(&shown.cert, UnixTime::now()), &self.crl) {
+            (Err(Error::InvalidCertificate(why)), _) => why,
+            (Err(Error::InvalidCertRevocationList(why)), Some(crl)) => {
+                return Err(IdentityError::List {
+                    path: crl.clone(),
+                    reason: format!("{why:?}; is it by its authority, and the only one by that name?"),
+                });
+            }
+            (Ok(()) | Err(_), _) => return Ok(()),
         };
         let cert = || self.cert.clone();
         match (why, &self.crl) {
@@ -279,6 +436,17 @@ impl Files {
                 path: self.key.clone(),
                 error,
             },
+        }
+    }
+
+    /// Says that new lists would refuse every connection that stands.
+    pub(crate) fn lists_refuse_all(&self, error: &Error) -> IdentityError {
+        IdentityError::List {
+            path: self.crl.clone().unwrap_or_default(),
+            reason: format!(
+                "it would let none of the present connections in: {}",
+                self.explain(error)
+            ),
         }
     }
 

@@ -154,6 +154,15 @@ impl Daemon for Args {
     }
 
     fn serve(&self, startup: &mut Startup) -> Result<(), Box<dyn Error>> {
+        startup.go_into_background(&self.common)?;
+        // Before anything else, for until then a SIGHUP ends the program.
+        let mut reactor = Reactor::new()?;
+        let mut signals = daemon::ending_signals();
+        // Also one whose starter ignores it: a manager that has the files read anew means it.
+        if !signals.contains(&tunnel::RELOAD) {
+            signals.push(tunnel::RELOAD);
+        }
+        reactor.watch_signals(&signals)?;
         let files = Files {
             ca: self.tls_ca.clone(),
             cert: self.tls_cert.clone(),
@@ -162,17 +171,9 @@ impl Daemon for Args {
         }
         .absolute();
         let end = self.end(&files)?;
-        startup.go_into_background(&self.common)?;
         let to = self.to.clone().absolute();
         let listener = self.listener()?;
         let policy = policy::policy(&self.listen, &to, files.folders());
-        let mut reactor = Reactor::new()?;
-        let mut signals = daemon::ending_signals();
-        // Also one whose starter ignores it: a manager that has the files read anew means it.
-        if !signals.contains(&tunnel::RELOAD) {
-            signals.push(tunnel::RELOAD);
-        }
-        reactor.watch_signals(&signals)?;
         let status = format!("listening on {}, connecting to {to}, as {files}", self.listen);
         let destination = Destination::new(to, reactor.waker());
         let tunnel = Tunnel::new(reactor, listener, end, files, destination)?;

@@ -3,9 +3,10 @@
 //! Nothing here waits for a peer. Strangers cost little: at most [`HANDSHAKES`] of them are known to the host's end at a time, for at most 10 s. When another
 //! comes, the oldest has to go. So a crowd of them that says nothing holds up no guest, whose handshake takes two round trips.
 //!
-//! A reload reads the files anew. If one of them is of no use, the tunnel logs that and keeps the old ones. Otherwise the new files count for each later
-//! handshake. They also end standing connections, but only those that they would have refused at the start: the certificate is revoked now, or its
-//! authority has gone. A certificate that has merely expired since then keeps its connection.
+//! A reload reads the files anew. If the authorities or the lists of revoked certificates are of no use, the tunnel logs that and keeps all the old files.
+//! Otherwise the new ones count for each later handshake. They also end standing connections, but only those that they would have refused at the start: the
+//! certificate is revoked now, or its authority has gone. A certificate that has merely expired since then keeps its connection. If only this end's own
+//! certificate or key is of no use, the tunnel logs that, shows the old one, and still judges others by the new files.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,9 +18,9 @@ use ferretto_daemons::open_files::most_descriptors;
 use ferretto_ipc::reactor::{Deadlines, Event, Events, ReactorError, Signal, Token, monotonic_now};
 use ferretto_ipc::{Listener, Reactor, Stream};
 use rustls::{ClientConnection, ServerConnection};
-use rustls_pki_types::ServerName;
+use rustls_pki_types::{ServerName, UnixTime};
 
-use crate::identity::{Files, GuestIdentity, HostIdentity, IdentityError, Judge};
+use crate::identity::{Files, GuestIdentity, HostIdentity, IdentityError, Judge, Renewed};
 use crate::pair::{BUFFER, Failure, Fate, Pair, Side};
 
 /// The signal that has the files read anew.
@@ -60,10 +61,16 @@ impl End {
     }
 
     /// The same end with what the files hold now.
-    fn renewed(&self, files: &Files) -> Result<End, IdentityError> {
+    fn renewed(&self, files: &Files) -> Result<Renewed<End>, IdentityError> {
         Ok(match self {
-            End::Guest(_, name) => End::Guest(files.guest(name)?, name.clone()),
-            End::Host(_) => End::Host(files.host()?),
+            End::Guest(identity, name) => {
+                let (identity, kept) = files.guest_again(identity, name)?;
+                (End::Guest(identity, name.clone()), kept)
+            }
+            End::Host(identity) => {
+                let (identity, kept) = files.host_again(identity)?;
+                (End::Host(identity), kept)
+            }
         })
     }
 }
@@ -134,27 +141,46 @@ impl Tunnel {
 
     /// Goes on by what the files hold now, see the [module](self).
     fn reload(&mut self) {
-        match self.end.renewed(&self.files) {
-            Ok(end) => self.end = end,
+        let (end, kept) = match self.renewed() {
+            Ok(renewed) => renewed,
             Err(error) => {
                 return log::error(format_args!(
                     "goes on by the files of before, because the new ones are of no use: {error}"
                 ));
             }
+        };
+        if let Some(error) = kept {
+            log::error(format_args!(
+                "shows the certificate of before, because that of now is of no use: {error}"
+            ));
         }
+        self.end = end;
         self.last_old = self.last_id;
-        let mut ended = 0;
-        for id in self.ids(Pair::is_known) {
-            if let Err(failure) = self.judge(id) {
-                ended += 1;
-                self.failed(id, &failure);
-                self.end_pair(id);
-            }
+        let known = self.pairs.iter().filter_map(|(id, pair)| {
+            let (chain, at) = pair.shown()?;
+            Some((*id, chain, at))
+        });
+        let failed = self.end.judge().judge_all(known);
+        let ended = failed.len();
+        for (id, error) in failed {
+            self.failed(id, &Failure::Tls(error));
+            self.end_pair(id);
         }
         let left = self.pairs.len();
         log::info(format_args!(
             "has read the files anew: {left} connections go on, {ended} have ended because their certificates do not count any more"
         ));
+    }
+
+    /// This end by what the files hold now, unless their lists are of no use.
+    fn renewed(&self) -> Result<Renewed<End>, IdentityError> {
+        let renewed = self.end.renewed(&self.files)?;
+        let (end, _) = &renewed;
+        let known = self.pairs.values().filter_map(Pair::shown);
+        match end.judge().refusal_by_lists(known, UnixTime::now()) {
+            Some(error) => Err(self.files.lists_refuse_all(&error)),
+            None => Ok(renewed),
+        }
     }
 
     /// Judges a pair that knows its far end by the files as they were read last.

@@ -15,7 +15,7 @@ use clap::{Arg, Command};
 
 use ferretto_daemons::{heapprofd, traced, traced_perf, traced_probes, traced_relay};
 
-use crate::perfetto::{self, Program};
+use crate::perfetto::{self, Program, held};
 use crate::stderr;
 use crate::usage::FERRETTO;
 use crate::{
@@ -302,7 +302,13 @@ pub(crate) const DEFAULT: Applet = Applet {
 pub fn main() -> ExitCode {
     let mut words = std::env::args_os();
     let called_as = words.next().unwrap_or_default();
-    let (applet, words) = choose(&called_as, words.collect());
+    let words: Vec<OsString> = words.collect();
+    if let Some((word, words)) = words.split_first()
+        && word == held::WORD
+    {
+        return ExitCode::from(held::run(words.to_vec()));
+    }
+    let (applet, words) = choose(&called_as, words);
     ExitCode::from((applet.run)(words))
 }
 

@@ -12,7 +12,7 @@ use crate::support::terminal::{Size, Terminal};
 use crate::support::trace::{TraceProcessor, numbers};
 use crate::support::tracefs::Tracefs;
 use crate::support::wire::registration_of;
-use crate::support::{Program, Programs, Side, System, copy_program};
+use crate::support::{Program, Programs, Side, System, copy_program, inherit};
 use ferretto_proto::messages::get_async_command_response::Cmd;
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::{
@@ -542,4 +542,26 @@ fn the_kernel_events_of_a_command_are_recorded_from_its_first_to_its_last() {
         ],
     );
     assert_eq!((numbers::<1>(&tracepoints), numbers::<1>(&calls)), ([1], [1]));
+}
+
+/// A profile needs the process of its command before anything is recorded, so `ferretto` waits in that process.
+#[test]
+fn a_held_command_runs_if_it_is_released_and_not_if_its_recorder_has_gone() {
+    let held = |release: bool| {
+        let mut command = Command::new(FERRETTO);
+        let (wait, end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+        let number = inherit(&mut command, &wait);
+        let number = number.to_string();
+        command.args(["held-command", &number]);
+        // It does not inherit the descriptor.
+        command.args(["sh", "-c", "[ -e /proc/$$/fd/$2 ] || exit $1", "sh", "7", &number]);
+        let mut child = command.spawn().unwrap();
+        if release {
+            rustix::io::write(&end, &[1]).unwrap();
+        }
+        drop(end);
+        child.wait().unwrap().code()
+    };
+    assert_eq!(held(true), Some(7));
+    assert_eq!(held(false), Some(0));
 }

@@ -1,6 +1,8 @@
 //! `ferretto profile` and `ferretto symbolize`, from nothing to a picture. They start their own service, and profile programs with known functions.
 
 use std::collections::{HashMap, HashSet};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Instant;
@@ -181,17 +183,25 @@ fn addresses_without_a_name_are_listed_as_one() {
 
 #[test]
 fn functions_have_their_shares_however_stacks_are_read() {
-    /// Works for 60 % of the time in `heavy`, for 30 % in `medium`, which has the same caller, and for 10 % in `light`.
+    /// Works for 60 % of the time in `heavy`, for 30 % in `medium`, which has the same caller, and for 10 % in `light`. Rounds have different lengths, because
+    /// samples of equal rounds keep step with them where the period is a multiple of a round.
     const SHARES: &str = r#"
         #include <stdint.h>
         #include <time.h>
         volatile uint64_t sink;
-        #define WORK(n) for (int i = 0; i < n * 10000; i++) sink += i * i
+        int length;
+        #define WORK(n) for (int i = 0; i < n * length; i++) sink += i * i
         void heavy(void) { WORK(6); }
         void medium(void) { WORK(3); }
         void light(void) { WORK(1); }
         void both(void) { heavy(); medium(); }
-        int main(void) { while (clock() < 5 * CLOCKS_PER_SEC) { both(); light(); } return 0; }
+        int main(void) {
+            for (unsigned random = 1; clock() < 5 * CLOCKS_PER_SEC; both(), light()) {
+                random = random * 1103515245 + 12345;
+                length = 5000 + random % (1u << 30) / (1 << 17);
+            }
+            return 0;
+        }
     "#;
     let Some(workshop) = Workshop::open() else { return };
     // Without optimisation each function has a frame pointer, and keeps its frame as long as it runs.
@@ -339,6 +349,58 @@ fn other_formats_have_only_the_processes_of_the_command() {
             .ends_with(".pftrace")
     });
     assert_eq!(left.count(), 0, "only what was asked for is left");
+}
+
+#[test]
+fn only_a_command_and_all_that_it_starts_are_sampled() {
+    let Some(workshop) = Workshop::open() else { return };
+    let Some(processor) = TraceProcessor::find() else {
+        return;
+    };
+    let _busy_bystander = workshop.start(&[]);
+    crate::support::copy_program(&workshop.path("hot"), &workshop.path("mine"));
+    std::fs::write(workshop.path("script"), "./mine 3; exit $?\n").unwrap();
+    let (code, said) = workshop.ferretto("profile -F 99 -o out.pftrace -- sh script");
+    assert_eq!(code, Some(3), "{said}");
+    let of = |name| {
+        format!(
+            "select count(*) > 0 from perf_sample join thread using (utid) join process using (upid)
+            where process.name glob '*{name}'"
+        )
+    };
+    let [mine, bystanders] = processor.query(&workshop.path("out.pftrace"), [&*of("mine"), &*of("hot")]);
+    assert_eq!((numbers(&mine), numbers(&bystanders)), ([1], [0]), "{said}");
+}
+
+/// As for `perf record` and `samply`: whoever may trace a program may profile it, without root, a service of root's, or kernel events.
+#[test]
+fn an_ordinary_user_profiles_a_command() {
+    const NOBODY: u32 = 65534;
+    let Some(workshop) = Workshop::open() else { return };
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root starts a program as another user");
+        return;
+    }
+    let paranoid = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap();
+    if paranoid.trim().parse::<i32>().unwrap() > 2 {
+        println!("skipped: this kernel lets nobody sample but root");
+        return;
+    }
+    std::fs::set_permissions(workshop.path(""), std::fs::Permissions::from_mode(0o777)).unwrap();
+    // `nobody` may not enter other users' folders.
+    let copy = workshop.path("ferretto");
+    crate::support::copy_program(FERRETTO.as_ref(), &copy);
+    std::fs::write(workshop.path("script"), "./hot 3; exit $?\n").unwrap();
+    let words = ["profile", "-F", "99", "-o", "out.folded", "--", "sh", "script"];
+    let (code, said) = workshop.run(Command::new(copy).args(words).uid(NOBODY).gid(NOBODY));
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains("this user may not sample the kernel"), "{said}");
+    let folded = workshop.text("out.folded");
+    let highest = highest(&folded);
+    assert!(
+        highest.starts_with("./hot;") && highest.contains("main;hot_caller;hot_leaf "),
+        "{folded}"
+    );
 }
 
 #[test]

@@ -565,7 +565,11 @@ fn a_file_that_was_uploaded_makes_room_before_older_ones() {
     // As the uploader writes it.
     std::fs::create_dir(&state).unwrap();
     let name = uploaded.file_name().unwrap().to_str().unwrap();
-    std::fs::write(state.join("draft"), format!("{{\"done\": [{name:?}]}}")).unwrap();
+    std::fs::write(
+        state.join("draft"),
+        format!("{{\"url\": \"file:///nowhere/this\", \"done\": [{name:?}]}}"),
+    )
+    .unwrap();
     std::fs::rename(state.join("draft"), state.join("state.json")).unwrap();
     for _ in 0..1000 {
         flight.seal(&[]);

@@ -229,8 +229,9 @@ impl Channel {
     /// Ends the connection if the host has not answered by now. Call it before [`step`](Self::step).
     pub(crate) fn handle_timeout(&mut self, now: u64) {
         if self.answer_due().is_some_and(|due| due <= now) {
-            self.on_readable();
             self.patience = Patience::LastLook;
+            // This may go on to another address, which has a patience of its own.
+            self.on_readable();
         }
     }
 

@@ -209,13 +209,17 @@ impl Runtime {
 
     /// When the next turn is due if no descriptor becomes ready before.
     pub fn deadlines(&self) -> Deadlines {
-        let of_connections = self.connections.iter().flat_map(|connection| {
-            [
-                connection.retry_at(),
-                connection.answer_due(),
-                connection.link.deadline(),
-            ]
-        });
+        let of_connections = self
+            .connections
+            .iter()
+            .enumerate()
+            .flat_map(|(index, connection)| {
+                let answer_due = match self.has_startup(index) {
+                    true => None,
+                    false => connection.answer_due(),
+                };
+                [connection.retry_at(), answer_due, connection.link.deadline()]
+            });
         let of_updates = self.sources.all.iter().map(|state| state.update_at);
         let of_startup = self.startup.iter().filter(|session| !session.aborting);
         let monotonic = of_connections
@@ -309,7 +313,7 @@ impl Runtime {
     /// Carries out the service's commands received so far; returns how many there were.
     pub fn serve(&mut self, id: ConnectionId) -> usize {
         let Some(index) = self.index(id) else { return 0 };
-        self.connections[index].end_silence();
+        self.end_silence(index, monotonic_now());
         let mut count = 0;
         while let Some(event) = self.connections[index]
             .link
@@ -323,6 +327,14 @@ impl Runtime {
             }
         }
         count
+    }
+
+    /// Gives up a service that has not answered by now, unless what is recorded for startup waits for it: that has a deadline of its own, or none, and
+    /// would be lost with the connection.
+    fn end_silence(&self, index: usize, now: u64) {
+        if !self.has_startup(index) {
+            self.connections[index].end_silence(now);
+        }
     }
 
     /// Sends due requests now, without waiting for [`Runtime::settle`].

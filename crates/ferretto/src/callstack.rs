@@ -28,9 +28,15 @@
 //! trace_event_instant!("scripts", "Slow call", callstack = &stack);
 //! ```
 //!
+//! The closure `|event| …` of the macros takes a slice as well: `event.callstack(&stack[..])`.
+//!
 //! Perfetto's UI and trace processor show the stacks of events since version 53 (November 2025). A stack, and each of its frames, is written once for a
-//! thread and a session, and repeated when the thread's sequence starts over, as names are. Further events take two or three bytes for it. In
+//! thread and a session, and repeated when the thread's sequence starts over, as names are. Further events take three bytes for it, and four once there
+//! are 128 stacks. An event with a stack takes longer than one without, because the SDK looks the stack up. In
 //! [`without_waiting`](crate::without_waiting) events with a stack are dropped.
+//!
+//! A thread remembers the files of addresses. If a library was unloaded, and another one loaded at its addresses, a thread that knows such an address may
+//! name the first library for a millisecond after the unloading.
 
 mod interning;
 #[cfg_attr(
@@ -54,8 +60,13 @@ mod modules;
 mod unwind;
 
 use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ferretto_wire::Writer;
 
 pub(crate) use interning::InternedStacks;
+
+use crate::track_event;
 
 /// One function of a call stack: a name, an address, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -105,6 +116,8 @@ impl<'a> Frame<'a> {
 }
 
 /// A call stack, in whatever form.
+///
+/// Of more than 1024 frames, or 256 KB of their names, the outermost are left out: one with the name `[more frames]` takes their place.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no call stack",
     label = "neither a `Callstack` nor frames",
@@ -150,7 +163,7 @@ const MAX_FRAMES: usize = 128;
 const LEFT_OUT: Frame<'static> = Frame::named("[more frames]");
 
 /// The call stack of a thread, as addresses.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct Callstack {
     /// Addresses of instructions, the innermost first.
     addresses: [usize; MAX_FRAMES],
@@ -163,8 +176,8 @@ impl Callstack {
     /// of the others.
     ///
     /// It takes some microseconds, because the unwinder that panics use finds the frames. The unwinder may wait for the C library's lock on loaded
-    /// files, so signal handlers must not call this. On 32-bit Arm, and where nothing is recorded, the stack is empty. Events with an empty stack are
-    /// recorded without one.
+    /// files, so signal handlers must not call this outside [`without_waiting`](crate::without_waiting). In there, where events with a stack are dropped,
+    /// it does nothing, and the stack is empty. So it is on 32-bit Arm, and where nothing is recorded. Events with an empty stack are recorded without one.
     #[inline(never)]
     pub fn capture() -> Self {
         let mut stack = Self {
@@ -172,6 +185,9 @@ impl Callstack {
             len: 0,
             is_whole: true,
         };
+        if track_event::is_confined() {
+            return stack;
+        }
         // The first frame is this function's.
         let mut is_own = true;
         unwind::walk(&mut |address| {
@@ -209,6 +225,25 @@ impl Frames for Callstack {
 impl fmt::Debug for Callstack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#x?}", self.addresses())
+    }
+}
+
+/// Held while the loader is asked for a file. The loader has a lock of its own, which a forked child would find held for ever if another thread held it.
+static LOOKING_UP: Mutex<()> = Mutex::new(());
+
+/// Waits until no other thread asks the loader, and has none do so until this is dropped: for a fork.
+pub(crate) fn hold_look_ups() -> MutexGuard<'static, ()> {
+    LOOKING_UP.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The most bytes of memory that is kept for the definitions of the next packet. A stack of named frames may need much more.
+const KEPT_BYTES: usize = 64 << 10;
+
+/// Clears definitions that were written.
+pub(crate) fn clear(definitions: &mut Writer) {
+    definitions.clear();
+    if definitions.heap_capacity() > KEPT_BYTES {
+        *definitions = Writer::new();
     }
 }
 

@@ -33,6 +33,9 @@
 //! # on_read(7);
 //! ```
 //!
+//! Such a data source writes no other packets that need incremental state. `StackSamples` begins a sequence when it writes the first sample, and again later,
+//! which clears what other packets have told the readers of the sequence.
+//!
 //! The data source's name is the source of the samples in the trace. `ferretto::callstack` has the forms of stacks. Perfetto's UI and trace processor know
 //! such packets since version 58 (August 2026), which has them in a table `stack_sample`; earlier ones ignore them. Threads have names in the trace if
 //! the session records track events or the kernel's list of processes beside the samples.
@@ -46,14 +49,14 @@ use ferretto_proto::write::stack_sample::CounterDescriptor;
 use ferretto_proto::write::{InternedData, TracePacket};
 use ferretto_wire::Writer;
 
-use crate::callstack::{Frames, InternedStacks};
+use crate::callstack::{self, Frames, InternedStacks};
 use crate::clock;
 use crate::data_source::{DataSource, TraceContext};
 use crate::starting_over::StartsOver;
 use crate::system;
 use crate::track_event::Timestamp;
 
-/// The most threads, and the most counters, that a sequence remembers. At the limit it starts over.
+/// The most threads, and the most counters, that a sequence remembers. For one more it starts over.
 const MAX_TASKS: usize = 4096;
 const MAX_COUNTERS: usize = 64;
 
@@ -158,7 +161,8 @@ impl std::fmt::Debug for Sample<'_> {
 }
 
 impl<'a> Sample<'a> {
-    /// A sample of the calling thread, taken now, which stands for this much of a counter. Without frames it is recorded without a stack.
+    /// A sample of the calling thread, taken now, which stands for this much of a counter. Without frames it is recorded without a stack. A slice of
+    /// frames is passed by a reference to it: `&&frames[..]`.
     pub fn new(stack: &'a dyn Frames, counter: Counter, weight: u64) -> Self {
         Self {
             stack,
@@ -204,7 +208,8 @@ pub fn thread_id() -> u32 {
     system::thread_id()
 }
 
-/// What readers know of a thread's samples so far: the incremental state of a data source of samples.
+/// What readers know of a thread's samples so far: the incremental state of a data source of samples, which [writes nothing else](self) that needs such
+/// state.
 #[derive(Default)]
 pub struct StackSamples {
     /// The first packet was written.
@@ -228,7 +233,8 @@ impl std::fmt::Debug for StackSamples {
 impl StackSamples {
     /// Writes a sample, after everything that it refers to.
     fn write(&mut self, source: &str, writer: &mut TraceWriter, sample: &Sample<'_>) {
-        let is_full = self.tasks.len() >= MAX_TASKS || self.counters.len() >= MAX_COUNTERS;
+        let is_full = self.tasks.len() >= MAX_TASKS && !self.tasks.contains_key(&sample.task)
+            || self.counters.len() >= MAX_COUNTERS && !self.counters.contains(&sample.counter);
         let has_lost = self.losses != writer.losses() || writer.is_losing();
         if !self.begun || has_lost || is_full || self.starts_over.is_due(writer.returned()) {
             self.begin(source, writer);
@@ -273,7 +279,7 @@ impl StackSamples {
             }
         });
         self.starts_over.note_told(self.definitions.len());
-        self.definitions.clear();
+        callstack::clear(&mut self.definitions);
         self.begun = true;
     }
 

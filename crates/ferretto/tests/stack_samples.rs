@@ -44,7 +44,7 @@ fn work() -> Taken {
     let stack = Callstack::capture();
     for weight in 1..=10 {
         SAMPLES.trace(|ctx| ctx.stack_sample(&Sample::new(&stack, WORK, weight)));
-        trace_event_instant!("test", "Captured", callstack = stack);
+        trace_event_instant!("test", "Captured", callstack = &stack);
     }
     Taken {
         tid: ferretto::stack_sample::thread_id(),

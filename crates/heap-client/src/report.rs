@@ -57,13 +57,13 @@ fn due(address: *const u8, size: u64, look: fn()) {
 /// Whether the program's allocator has to call [`freed`] for this memory. A load and a compare.
 #[inline(always)]
 pub fn may_be_sampled(address: *const u8) -> bool {
-    state::may_be_live(address as u64)
+    state::may_be_live(ALLOCATOR, address as u64)
 }
 
 /// The program's allocator is about to release this memory. Called before the real allocator, which may give it to another thread at once.
 #[inline(always)]
 pub fn freed(address: *const u8) {
-    if state::may_be_live(address as u64) {
+    if state::may_be_live(ALLOCATOR, address as u64) {
         maybe_live(ALLOCATOR, address as u64);
     }
 }
@@ -109,8 +109,9 @@ pub fn report_sample(heap: u32, id: u64, size: u64) -> bool {
 /// Upstream's `AHeapProfile_reportFree`: a heap of the program's own is about to release an allocation. One that was not sampled changes nothing.
 #[inline]
 pub fn report_free(heap: u32, id: u64) {
-    if state::may_be_live(id)
-        && let Some((number, _)) = known(heap)
+    if let Ok(number) = u8::try_from(heap)
+        && state::may_be_live(number, id)
+        && known(heap).is_some()
     {
         maybe_live(number, id);
     }

@@ -93,16 +93,16 @@ pub(crate) fn change(from: u32, to: u32) -> bool {
     STATE.compare_exchange(from, to, SeqCst, SeqCst).is_ok()
 }
 
-/// Whether the allocation may be a member of the set of live ones. A load and a compare where it is not.
+/// Whether the allocation may be a member of the set of live ones. A load and a compare where it is not, for the heap of the allocator.
 #[inline(always)]
-pub(crate) fn may_be_live(id: u64) -> bool {
+pub(crate) fn may_be_live(heap: u8, id: u64) -> bool {
     let filter = FILTER.load(Relaxed);
     if filter.is_null() {
         return false;
     }
     let grain = Grain::of_shift(filter.addr());
     // SAFETY: the area has the filter, of which this is a place, and stays mapped.
-    let count = unsafe { &*filter.wrapping_add(grain.place(id)) };
+    let count = unsafe { &*filter.wrapping_add(grain.place_in(heap, id)) };
     count.load(Relaxed) != 0
 }
 

@@ -47,8 +47,13 @@ impl Group {
                 wakeup_bytes,
             )),
         };
-        if let (Counted::Processes(_), Mode::Sampling(sampling)) = (&config.counted, &config.mode) {
-            follow_threads(&mut leader, sampling.interval, samples.as_mut());
+        if let Mode::Sampling(sampling) = &config.mode
+            && config.counted != Counted::Everybody
+        {
+            leader.set_inherit(1);
+            // Without it, processes inherit the event as well.
+            leader.set_inherit_thread(matches!(config.counted, Counted::Processes(_)).into());
+            count_since_last(&mut leader, sampling.interval, samples.as_mut());
         }
         let follower = |event: &Event| {
             let mut follower = counting(event);
@@ -163,11 +168,8 @@ fn fill_ring(event: &mut Attributes, sampling: &Sampling, wakeup_bytes: u32) {
     event.__bindgen_anon_2.wakeup_watermark = wakeup_bytes;
 }
 
-/// Has threads that a counted thread starts counted as well, but no processes. The kernel gives no total of all threads, so samples say what was counted
-/// since the last.
-fn follow_threads(leader: &mut Attributes, interval: Interval, layout: Option<&mut SampleLayout>) {
-    leader.set_inherit(1);
-    leader.set_inherit_thread(1);
+/// The kernel gives no total of all threads that inherit an event, so samples say what was counted since the last.
+fn count_since_last(leader: &mut Attributes, interval: Interval, layout: Option<&mut SampleLayout>) {
     leader.sample_type &= !u64::from(sys::PERF_SAMPLE_READ);
     let count = match interval {
         Interval::Frequency(_) => {

@@ -78,6 +78,19 @@ pub(crate) enum Counted {
     Everybody,
     /// These processes, without those that they start.
     Processes(BTreeSet<i32>),
+    /// This process and all that it starts.
+    Family(i32),
+}
+
+impl Counted {
+    /// The processes that have to be there, or `None` if there need be none.
+    pub(crate) fn named(&self) -> Option<BTreeSet<i32>> {
+        match self {
+            Counted::Everybody => None,
+            Counted::Processes(pids) => Some(pids.clone()),
+            Counted::Family(pid) => Some([*pid].into()),
+        }
+    }
 }
 
 /// See [`PerfConfig::on_open_failure`].
@@ -235,6 +248,12 @@ pub(crate) fn shard_count(config: &PerfEventConfig) -> Option<u32> {
     scope.process_shard_count.filter(|&count| count > 0)
 }
 
+/// The process whose family a config asks for.
+fn family_of(config: &PerfEventConfig) -> Option<i32> {
+    let scope = config.callstack_sampling.as_option()?.scope.as_option()?;
+    scope.family_of
+}
+
 impl PerfConfig {
     /// Reads a config. `shard` is the choice of the session, if the config asks for shards.
     ///
@@ -267,7 +286,7 @@ impl PerfConfig {
             _ => Mode::Sampling(sampling(config, shard)?),
         };
         Ok(PerfConfig {
-            counted: counted(&mode, &followers),
+            counted: counted(&mode, &followers, family_of(config)),
             leader,
             followers,
             mode,
@@ -289,16 +308,20 @@ impl PerfConfig {
     }
 }
 
-/// The kernel can count only certain processes if the config names them by id and nothing else. It gives no counts of followers then (before Linux 6.13).
-fn counted(mode: &Mode, followers: &[Event]) -> Counted {
+/// The kernel can count only certain processes if the config names them by id, or one with its family, and nothing else. It gives no counts of followers
+/// then (before Linux 6.13).
+fn counted(mode: &Mode, followers: &[Event], family_of: Option<i32>) -> Counted {
     let stacks = match mode {
         Mode::Sampling(sampling) if followers.is_empty() => sampling.stacks.as_ref(),
         Mode::Sampling(_) | Mode::Polling(_) => None,
     };
-    let pids = stacks.and_then(|stacks| stacks.scope.pids_alone());
-    match pids {
+    let Some(Stacks { scope, .. }) = stacks else {
+        return Counted::Everybody;
+    };
+    match (scope.pids_alone(), family_of) {
         // To the kernel 0 is the caller, in samples the idle thread.
-        Some(pids) if pids.iter().all(|&pid| pid > 0) => Counted::Processes(pids.clone()),
+        (Some(pids), _) if pids.iter().all(|&pid| pid > 0) => Counted::Processes(pids.clone()),
+        (None, Some(pid)) if pid > 0 && *scope == Scope::default() => Counted::Family(pid),
         _ => Counted::Everybody,
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! [`LinuxPerf`](crate::source::LinuxPerf) opens them when an instance starts, and [`Profiler`](crate::profiler::Profiler) reads them.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,10 +12,10 @@ use rustix::io::Errno;
 use rustix::param::page_size;
 
 use crate::attributes::{Group, LossReports, ring_holder};
-use crate::config::{Counted, Mode, PerfConfig, Sampling};
+use crate::config::{Mode, PerfConfig, Sampling};
 use crate::event::{Event, Kind};
 use crate::paranoia::Paranoia;
-use crate::perf_event::{PerfEvent, Ring, Whose};
+use crate::perf_event::{Attributes, PerfEvent, Ring, Whose};
 use crate::record::SampleLayout;
 use crate::threads::{self, ThreadsError};
 
@@ -83,6 +84,12 @@ pub(crate) enum OpenError {
         "cannot map a ring buffer of CPU {cpu}: {error}; use fewer ring_buffer_pages, or raise /proc/sys/kernel/perf_event_mlock_kb"
     )]
     NoRing { cpu: u32, error: io::Error },
+    /// The kernel counts certain processes for this user, but not what it does itself for them.
+    #[error(
+        "only the programs' own code is sampled, and not the kernel's: this user may not sample the kernel{}",
+        advice_to_refused()
+    )]
+    NoKernel,
     /// The processes that are to be counted alone cannot be.
     #[error("cannot count single processes on CPU {cpu}: {reason}")]
     NotAlone { cpu: u32, reason: String },
@@ -137,9 +144,9 @@ impl CpuEvents {
         cpus: usize,
         ring_pages: Option<usize>,
     ) -> Result<CpuEvents, OpenError> {
-        let open = |losses| match (&config.counted, &config.mode, ring_pages) {
-            (Counted::Processes(pids), Mode::Sampling(sampling), Some(pages)) => {
-                CpuEvents::open_threads(config, sampling, pids, (cpu, cpus), losses, pages)
+        let open = |losses| match (config.counted.named(), &config.mode, ring_pages) {
+            (Some(pids), Mode::Sampling(sampling), Some(pages)) => {
+                CpuEvents::open_threads(config, sampling, &pids, (cpu, cpus), losses, pages)
             }
             _ => CpuEvents::open_everybody(config, cpu, losses, ring_pages),
         };
@@ -201,12 +208,19 @@ impl CpuEvents {
         let holder = PerfEvent::open(&ring_holder(sampling, wakeup_bytes), Whose::Own, cpu, None)
             .map_err(|error| not_alone(error.to_string()))?;
         let ring = Ring::map(&holder, pages).map_err(|error| OpenError::NoRing { cpu, error })?;
+        let refuses_kernel = Cell::new(false);
         let open_one = |tid| {
-            let event = PerfEvent::open(&group.leader, Whose::Thread(tid), cpu, None)?;
+            let open = |attributes: &Attributes| PerfEvent::open(attributes, Whose::Thread(tid), cpu, None);
+            let event = open(&group.leader).inspect_err(|error| {
+                let mut own_code = group.leader;
+                own_code.set_exclude_kernel(1);
+                refuses_kernel.set(is_refused(error) && open(&own_code).is_ok());
+            })?;
             event.write_into_ring_of(&holder)?;
             Ok(event)
         };
         let events = threads::open_all(pids, cpus, open_one).map_err(|error| match error {
+            ThreadsError::Open(_) if refuses_kernel.get() => OpenError::NoKernel.into(),
             ThreadsError::Open(error) => {
                 Failed::of(error, |error| match open_error(&config.leader, cpu, error) {
                     OpenError::Other { error, .. } => not_alone(error.to_string()),
@@ -331,6 +345,18 @@ fn filter(opened: &PerfEvent, event: &Event, cpu: u32) -> Result<(), OpenError> 
     }
 }
 
+fn is_refused(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::ACCESS | Errno::PERM))
+}
+
+fn advice_to_refused() -> String {
+    let paranoia = Paranoia::of_this_kernel();
+    paranoia.map_or_else(
+        || "; run as root or with CAP_PERFMON".to_owned(),
+        Paranoia::advice,
+    )
+}
+
 /// The event as people call it.
 pub(crate) fn describe(event: &Event) -> String {
     match &event.kind {
@@ -345,10 +371,7 @@ fn open_error(event: &Event, cpu: u32, error: io::Error) -> OpenError {
         Some(Errno::NOENT | Errno::OPNOTSUPP | Errno::NODEV) if event.needs_hardware() => {
             return OpenError::NoCounter(describe(event));
         }
-        Some(Errno::ACCESS | Errno::PERM) => {
-            let paranoia = Paranoia::of_this_kernel();
-            paranoia.map_or_else(|| "; run as root or with CAP_PERFMON".to_owned(), Paranoia::advice)
-        }
+        Some(Errno::ACCESS | Errno::PERM) => advice_to_refused(),
         Some(Errno::INVAL) => {
             "; if timestamp_clock is PERF_CLOCK_BOOTTIME, choose a monotonic clock for events of the hardware and for tracepoints"
                 .to_owned()

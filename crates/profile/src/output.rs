@@ -18,7 +18,7 @@ use ferretto_proto::write::{InternedString, PerfSample, TracePacket};
 use ferretto_wire::Writer;
 use perf_event_open_sys::bindings as sys;
 
-use crate::config::{Clock, Interval, Mode, PerfConfig, Shard};
+use crate::config::{Clock, Counted, Interval, Mode, PerfConfig, Shard};
 use crate::event::{Event, Kind};
 use crate::interning::{CallstackId, Interning};
 use crate::record::Sample;
@@ -57,6 +57,13 @@ impl Output {
             has_begun: false,
             packet: Writer::new(),
         }
+    }
+
+    /// Has later packets rely on the defaults of another config.
+    pub(crate) fn follow(&mut self, config: &PerfConfig) {
+        self.defaults.clear();
+        write_defaults(&mut TracePacket::new(&mut self.defaults), config);
+        self.clear_incremental_state();
     }
 
     /// The numbers of frames and stacks. Call [`begin`](Self::begin) first, for each sample.
@@ -292,6 +299,9 @@ fn write_defaults(packet: &mut TracePacket<'_>, config: &PerfConfig) {
                 }
                 if let Some(Shard { count, chosen }) = config.stacks().and_then(|stacks| stacks.scope.shard) {
                     defaults.process_shard_count(count).chosen_process_shard(chosen);
+                }
+                if let Counted::Family(pid) = config.counted {
+                    defaults.family_of(pid);
                 }
             });
     });

@@ -34,6 +34,11 @@ impl Paranoia {
         self.0 <= 0
     }
 
+    /// Whether users without privileges may sample processes of their own, at least while these run their own code.
+    pub fn lets_everybody_sample_own_processes(self) -> bool {
+        !self.may_want_an_administrator()
+    }
+
     /// Advice for a user whom the kernel does not let sample.
     pub(crate) fn advice(self) -> String {
         let Paranoia(level) = self;

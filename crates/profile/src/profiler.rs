@@ -14,7 +14,7 @@ use ferretto_proto::messages::perf_sample::SampleSkipReason;
 use ferretto_proto::messages::perf_sample::producer_event::{CpuEvent, DataSourceStopReason};
 use perf_event_open_sys::bindings as sys;
 
-use crate::config::{Mode, PerfConfig, Sampling, Stacks as StacksConfig, UserFrames};
+use crate::config::{Counted, Mode, PerfConfig, Sampling, Stacks as StacksConfig, UserFrames};
 use crate::cpu::CpuEvents;
 use crate::output::Output;
 use crate::queue::{Item, OwnedMapped, OwnedSample, Queue};
@@ -34,6 +34,9 @@ const FEWEST_STARTS: u64 = 32;
 /// Samples of a counted process for each thread that starts in it, at least. A thread loses half a sample, on average, before its first one.
 const SAMPLES_PER_START: u64 = 32;
 
+/// Ends of processes of which [`Profiler::missing`] makes sure at a time.
+const MOST_ENDED: usize = 1024;
+
 /// How far a turn came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
@@ -49,6 +52,8 @@ pub(crate) struct Profiler {
     cpus: Vec<CpuEvents>,
     /// CPUs that the config asks for, but whose events could not be opened.
     unavailable: BTreeSet<u32>,
+    /// A CPU that came online.
+    joined: Option<u32>,
     samples: Samples,
     output: Output,
     counts: Vec<u64>,
@@ -64,8 +69,10 @@ struct Samples {
     queue: Queue,
     /// Of processes that are in scope.
     kept: u64,
-    /// Threads that have started in processes that are counted.
+    /// Threads that have started in processes that are counted, and processes if those are counted, too.
     starts: u64,
+    /// Processes that had an end of which nobody has made sure.
+    ended: Vec<i32>,
 }
 
 /// Whether the samples of a process are kept.
@@ -90,6 +97,7 @@ impl Profiler {
         Profiler {
             cpus,
             unavailable: unavailable.into_iter().collect(),
+            joined: None,
             samples: Samples {
                 filter: ProcessFilter::new(
                     stacks
@@ -104,6 +112,7 @@ impl Profiler {
                 verdicts: HashMap::new(),
                 kept: 0,
                 starts: 0,
+                ended: Vec::new(),
                 queue: Queue::new(sampling.and_then(|sampling: &Sampling| sampling.most_queued)),
             },
             output: Output::new(config),
@@ -146,6 +155,7 @@ impl Profiler {
     /// Reads the events of a CPU that came online, which count already.
     pub(crate) fn add_cpu(&mut self, events: CpuEvents, sink: &mut dyn PacketSink) {
         self.unavailable.remove(&events.cpu);
+        self.joined = Some(events.cpu);
         // Processes may have changed there unseen.
         self.samples.distrust();
         self.tell(events.cpu, CpuEvent::CPU_SAMPLED, sink);
@@ -173,19 +183,41 @@ impl Profiler {
         Some(self.cpus.remove(at))
     }
 
-    /// Whether much is missing if only certain processes are counted, because they start threads that end before they have a sample.
-    pub(crate) fn misses_threads(&self) -> bool {
+    /// Why samples are missing if only these are counted; `None` if none are.
+    pub(crate) fn missing(&mut self, counted: &Counted) -> Option<String> {
+        match counted {
+            Counted::Everybody => return None,
+            // The kernel alone knows the processes of a family, so a CPU that comes has events for the first of them only.
+            Counted::Family(_) => {
+                if let Some(cpu) = self.joined {
+                    return Some(format!("CPU {cpu} came online"));
+                }
+            }
+            Counted::Processes(_) => {}
+        }
+        if self.misses_threads() {
+            return Some("threads or processes end before they have a sample".to_owned());
+        }
+        let pid = self.samples.ended.drain(..).find(|pid| goes_on(*pid))?;
+        Some(format!(
+            "process {pid} runs a program with other rights, so the kernel no longer counts it alone"
+        ))
+    }
+
+    /// Whether much is missing because threads and processes end before they have a sample.
+    fn misses_threads(&self) -> bool {
         let Samples { kept, starts, .. } = self.samples;
         starts >= FEWEST_STARTS && starts.saturating_mul(SAMPLES_PER_START) > kept
     }
 
-    /// Reads other events of the CPUs from now on, which are not enabled. Returns the ones in whose place they came, after all that they had sampled was
-    /// read.
+    /// Reads other events of the CPUs from now on, which are not enabled and have another config. Returns the ones in whose place they came, after all that
+    /// they had sampled was read.
     ///
     /// # Errors
     /// If they cannot be enabled. Then all stays as it was.
     pub(crate) fn replace_events(
         &mut self,
+        config: &PerfConfig,
         events: Vec<CpuEvents>,
         sink: &mut dyn PacketSink,
     ) -> io::Result<Vec<CpuEvents>> {
@@ -203,6 +235,7 @@ impl Profiler {
         }
         // Processes may have changed unseen.
         self.samples.distrust();
+        self.output.follow(config);
         Ok(before)
     }
 
@@ -404,6 +437,7 @@ impl Samples {
                 parent,
                 timestamp,
             } if pid != parent => {
+                self.starts += 1;
                 // A process with this id may have been met before.
                 self.verdicts.remove(pid);
                 self.on_change(Item::Fork {
@@ -415,6 +449,9 @@ impl Samples {
             Record::Fork { .. } => self.starts += 1,
             Record::Exit { pid, tid } if pid == tid => {
                 self.verdicts.remove(pid);
+                if self.ended.len() < MOST_ENDED {
+                    self.ended.push(*pid);
+                }
                 self.on_change(Item::Exit { pid: *pid });
             }
             Record::Mapped(mapped) if mapped.is_executable() => {
@@ -551,6 +588,21 @@ fn judge(config: &StacksConfig, filter: &mut ProcessFilter, sample: &Sample<'_>)
         true => Verdict::Kept,
         false => Verdict::NotInScope,
     }
+}
+
+/// Whether a process is neither at its end nor a zombie.
+fn goes_on(pid: i32) -> bool {
+    /// `PF_EXITING` of the kernel's `linux/sched.h`.
+    const ENDS: u64 = 4;
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name is in parentheses, and may have any characters itself. State and flags are the first and the seventh word behind it.
+    let words = stat.rsplit_once(')').map_or("", |(_, words)| words);
+    let mut words = words.split_ascii_whitespace();
+    let is_there = words
+        .next()
+        .is_some_and(|state| !matches!(state, "Z" | "X" | "x"));
+    let flags = words.nth(5).and_then(|flags| flags.parse::<u64>().ok());
+    is_there && flags.is_some_and(|flags| flags & ENDS == 0)
 }
 
 /// The mark in call chains before addresses of user space.

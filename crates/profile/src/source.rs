@@ -66,7 +66,7 @@ impl LinuxPerf {
     /// Opens the events on all CPUs. Replaces what the hardware cannot count.
     fn open(&self, config: &mut PerfConfig) -> Result<Opened, String> {
         let cpus = cpus::of(config, &self.sysfs)?;
-        if let Counted::Processes(pids) = &config.counted {
+        if let Some(pids) = config.counted.named() {
             let is_there = |pid: &i32| Path::new("/proc").join(pid.to_string()).exists();
             // One that starts later is sampled, too.
             if !pids.iter().all(is_there) {
@@ -114,6 +114,11 @@ impl LinuxPerf {
         loop {
             let missing = match CpuEvents::open(config, cpu, cpus) {
                 Err(OpenError::NoCounter(missing)) => missing,
+                Err(error @ OpenError::NoKernel) => {
+                    self.warn(format_args!("{error}"));
+                    config.leader.scope.exclude_kernel = true;
+                    continue;
+                }
                 opened => return opened,
             };
             if config.leader.needs_hardware() && describe(&config.leader) == missing {

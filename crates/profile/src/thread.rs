@@ -237,27 +237,29 @@ impl PerfThread {
         }
     }
 
-    /// Has everybody counted if the processes that are counted alone start so many threads that much is missing.
+    /// Has everybody counted if much is missing of the processes that are counted alone.
     fn look_at_threads(&mut self, reactor: &Reactor) {
-        if self.config.counted == Counted::Everybody || !self.profiler.misses_threads() {
+        let Some(why) = self.profiler.missing(&self.config.counted) else {
             return;
-        }
+        };
         self.config.counted = Counted::Everybody;
         let line = match self.count_everybody(reactor) {
             Ok(()) => "all processes are sampled from now on, and the samples of others left out".to_owned(),
             Err(error) => {
-                format!("their samples are missing, because not all processes can be sampled: {error}")
+                format!("samples are missing, because not all processes can be sampled: {error}")
             }
         };
-        self.program
-            .warning(&format!("{NAME}: threads end before they have a sample; {line}"));
+        self.program.warning(&format!("{NAME}: {why}; {line}"));
     }
 
     fn count_everybody(&mut self, reactor: &Reactor) -> Result<(), Box<dyn std::error::Error>> {
         let cpus: Vec<u32> = self.profiler.cpus().iter().map(|events| events.cpu).collect();
         let open = |cpu: &u32| CpuEvents::open(&self.config, *cpu, cpus.len());
         let events = cpus.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-        for before in self.profiler.replace_events(events, &mut self.writer)? {
+        for before in self
+            .profiler
+            .replace_events(&self.config, events, &mut self.writer)?
+        {
             // It goes away now, whatever the system says.
             let _ = reactor.deregister(&before, RINGS);
         }

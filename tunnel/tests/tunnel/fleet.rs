@@ -52,10 +52,13 @@ impl Fleet {
     pub(crate) fn new() -> Fleet {
         static FLEETS: AtomicU64 = AtomicU64::new(1);
         let number = FLEETS.fetch_add(1, Ordering::Relaxed);
+        Fleet::named(&format!("the authority of fleet {number}"))
+    }
+
+    /// An authority of this name with a key of its own.
+    pub(crate) fn named(name: &str) -> Fleet {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params
-            .distinguished_name
-            .push(DnType::CommonName, format!("the authority of fleet {number}"));
+        params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();

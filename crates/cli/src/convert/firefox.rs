@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use fxprof_processed_profile::{
     CategoryColor, CategoryPairHandle, CpuDelta, Frame, FrameFlags, FrameHandle, FrameInfo, ProcessHandle,
     Profile as Firefox, ReferenceTimestamp, SamplingInterval, StackHandle, ThreadHandle, Timestamp,
+    WeightType,
 };
 
 use super::folded::{process_name, thread_name};
@@ -44,6 +45,7 @@ struct Builder<'a> {
     start: u64,
     /// The processor time of a sample, if samples are of time.
     delta: CpuDelta,
+    weight_type: WeightType,
     processes: HashMap<u32, ProcessHandle>,
     threads: HashMap<Thread, ThreadHandle>,
     frames: HashMap<(ThreadHandle, FrameId), Vec<FrameHandle>>,
@@ -76,6 +78,11 @@ impl<'a> Builder<'a> {
             user,
             start,
             delta: CpuDelta::from_nanos(period.unwrap_or(0)),
+            weight_type: match event.map(|event| (event.period, &*event.unit)) {
+                Some((Some(Period::Weighted), "bytes")) => WeightType::Bytes,
+                // The format has no others that fit. Its milliseconds are too coarse for integers.
+                _ => WeightType::Samples,
+            },
             processes: HashMap::new(),
             threads: HashMap::new(),
             frames: HashMap::new(),
@@ -88,7 +95,8 @@ impl<'a> Builder<'a> {
         let time = Timestamp::from_nanos_since_reference(time.saturating_sub(self.start));
         let thread = self.thread(sample.thread, time);
         let stack = sample.stack.and_then(|stack| self.stack(thread, stack));
-        self.firefox.add_sample(thread, time, stack, self.delta, 1);
+        let weight = i32::try_from(sample.weight).unwrap_or(i32::MAX);
+        self.firefox.add_sample(thread, time, stack, self.delta, weight);
     }
 
     fn thread(&mut self, thread: Thread, first: Timestamp) -> ThreadHandle {
@@ -104,6 +112,7 @@ impl<'a> Builder<'a> {
         let is_main = thread.pid == thread.tid;
         let handle = firefox.add_thread(process, thread.tid, first, is_main);
         firefox.set_thread_name(handle, &thread_name(profile, thread));
+        firefox.set_thread_samples_weight_type(handle, self.weight_type.clone());
         self.threads.insert(thread, handle);
         handle
     }

@@ -29,7 +29,7 @@ pub(super) fn write(recording: &Recording, event: EventId, out: &mut impl Write)
     options.count_name = match (recording.measure(event), described.and_then(|event| event.period)) {
         (Some(Measure::LiveSize | Measure::AllocatedSize), _) => "bytes".to_owned(),
         (Some(Measure::LiveCount | Measure::AllocatedCount), _) => "allocations".to_owned(),
-        (None, Some(Period::Weighted)) => match described.map_or("", |event| event.unit) {
+        (None, Some(Period::Weighted)) => match described.map_or("", |event| &*event.unit) {
             "nanoseconds" => "ns".to_owned(),
             unit => unit.to_owned(),
         },

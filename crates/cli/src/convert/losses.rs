@@ -30,6 +30,11 @@ pub(crate) fn losses(profile: &Profile) -> Vec<String> {
             "sample",
             "unreadable: packets that they refer to were lost",
         ),
+        (
+            losses.of_other_events,
+            "sample",
+            "left out: the trace has too many events or counters",
+        ),
         (losses.stackless, "sample", "without a call stack"),
         (losses.truncated, "call stack", "incomplete"),
         (

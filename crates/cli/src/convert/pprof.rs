@@ -7,6 +7,7 @@
 //!
 //! The numbers of the fields are those of pprof's `proto/profile.proto`.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 
@@ -46,7 +47,7 @@ pub(super) fn write(recording: &Recording, events: &[EventId], out: &mut impl Wr
 /// One of the values of a sample.
 struct SampleType {
     name: String,
-    unit: &'static str,
+    unit: Cow<'static, str>,
     /// The samples that have it, and its value for each.
     event: EventId,
     factor: u64,
@@ -98,7 +99,7 @@ impl<'a> Pprof<'a> {
                 &mut writer,
                 field::SAMPLE_TYPE,
                 &sample_type.name,
-                sample_type.unit,
+                &sample_type.unit,
             );
         }
         self.about(recording, events, &types, &mut writer);
@@ -162,7 +163,7 @@ impl<'a> Pprof<'a> {
                     writer.varint_field(field::PERIOD, period);
                 }
                 Some(Period::Count(period)) => {
-                    self.value_type(writer, field::PERIOD_TYPE, &event.name, event.unit);
+                    self.value_type(writer, field::PERIOD_TYPE, &event.name, &event.unit);
                     writer.varint_field(field::PERIOD, period);
                 }
                 Some(Period::Weighted) | None => {}
@@ -323,13 +324,16 @@ fn sample_types(recording: &Recording, chosen: &[EventId]) -> Vec<SampleType> {
                 1 if !is_weighted => "samples".to_owned(),
                 _ => event.name.clone(),
             },
-            unit: if is_weighted { event.unit } else { "count" },
+            unit: match is_weighted {
+                true => event.unit.clone(),
+                false => "count".into(),
+            },
             event: id,
             factor: 1,
         });
         let (name, unit, factor) = match event.period {
-            Some(Period::Time(period)) if events.len() == 1 => ("cpu", "nanoseconds", period),
-            Some(Period::Count(period)) if events.len() == 1 => (&*event.name, event.unit, period),
+            Some(Period::Time(period)) if events.len() == 1 => ("cpu", "nanoseconds".into(), period),
+            Some(Period::Count(period)) if events.len() == 1 => (&*event.name, event.unit.clone(), period),
             _ => continue,
         };
         types.push(SampleType {

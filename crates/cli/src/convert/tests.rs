@@ -172,6 +172,30 @@ fn a_profile_for_firefox_has_threads_with_samples_in_time() {
 }
 
 #[test]
+fn a_profile_for_firefox_has_the_weights_of_samples() {
+    let (packets, _) = folded(FOLDED).unwrap();
+    let mut recording = recording(&packets);
+    for (sample, weight) in recording.samples.iter_mut().zip([0, 5, u64::MAX, 7]) {
+        sample.weight = weight;
+    }
+    let threads = |recording: &Recording| {
+        let profile: serde_json::Value =
+            serde_json::from_slice(&written(recording, SampleFormat::Firefox)).unwrap();
+        let threads = profile["threads"].as_array().unwrap();
+        let samples = threads.iter().map(|thread| thread["samples"].clone());
+        samples.collect::<Vec<_>>()
+    };
+    let samples = &threads(&recording)[0];
+    assert_eq!(samples["weight"], serde_json::json!([0, 5, i32::MAX, 7]));
+    assert_eq!(samples["weightType"], "samples");
+    for event in &mut recording.profile.events {
+        event.unit = "bytes".into();
+        event.period = Some(crate::samples::Period::Weighted);
+    }
+    assert_eq!(threads(&recording)[0]["weightType"], "bytes");
+}
+
+#[test]
 fn a_recording_without_stacks_is_no_profile() {
     let error = write(&recording(&[]), SampleFormat::Folded, &[], &mut Vec::new()).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::InvalidData);

@@ -10,6 +10,8 @@ use crate::machine::Namespace;
 
 const COSTS: &str = "no CPU profiles (linux.perf, ferretto profile)";
 
+const COSTS_BUT_OWN: &str = "no CPU profiles of all processes and of the kernel (linux.perf); `ferretto profile` works with -p and a COMMAND";
+
 /// Returns the finding about profiles of CPUs.
 pub(super) fn examine(system: &System<'_>) -> Finding {
     if let Some(profiler) = system.provider("linux.perf") {
@@ -24,10 +26,15 @@ pub(super) fn examine(system: &System<'_>) -> Finding {
     let is_privileged = identity.users == Namespace::First
         && (identity.may_administer() || identity.may_sample() && !paranoia.may_want_an_administrator());
     let setting = format!("perf_event_paranoid is {}", level.trim());
-    match is_privileged || paranoia.lets_everybody_sample_cpus() {
-        true => Finding::ok("profiles", format!("CPUs can be sampled ({setting})")),
-        false => Finding::note("profiles", format!("this user may not sample CPUs ({setting})"))
-            .costs(COSTS)
-            .mend(identity.as_root("sysctl kernel.perf_event_paranoid=0")),
+    if is_privileged || paranoia.lets_everybody_sample_cpus() {
+        return Finding::ok("profiles", format!("CPUs can be sampled ({setting})"));
     }
+    let finding = match paranoia.lets_everybody_sample_own_processes() {
+        true => {
+            let text = format!("this user may sample only processes of its own ({setting})");
+            Finding::note("profiles", text).costs(COSTS_BUT_OWN)
+        }
+        false => Finding::note("profiles", format!("this user may not sample CPUs ({setting})")).costs(COSTS),
+    };
+    finding.mend(identity.as_root("sysctl kernel.perf_event_paranoid=0"))
 }

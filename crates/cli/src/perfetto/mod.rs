@@ -16,6 +16,7 @@ mod bugreport;
 mod console;
 mod contents;
 mod event_words;
+pub(crate) mod held;
 pub(crate) mod light_config;
 mod output;
 mod pipe;
@@ -139,6 +140,9 @@ fn explain(program: Program, message: &clap::Error) -> u8 {
         }
     }
 }
+
+/// The value of `family_of` in the scope of `linux.perf` that stands for the command of the recording.
+pub(crate) const OF_COMMAND: i32 = 0;
 
 /// A recording that a subcommand wants, with a config of its own.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! The command after `--`, which runs while the recording does.
 //!
 //! [`run`](super::run) refuses a command that cannot be run, before anything is recorded. [`record`](super::record) starts the command once all data
-//! sources have started, and ends the recording when the command ends. The command has our standard streams, process group and user, so a terminal's
+//! sources have started, and ends the recording when the command ends. If the config names the command, its process is there before ([`Held`]). The command has our standard streams, process group and user, so a terminal's
 //! Ctrl-C reaches both. It inherits no other descriptors and no signal handlers. Its exit status becomes ours, in the form that shells use.
 
 use std::ffi::{OsStr, OsString};
@@ -19,6 +19,7 @@ use rustix::fs::{Access, AtFlags, CWD};
 use rustix::process::{Pid, PidfdFlags};
 
 use super::console::Console;
+use super::held::Held;
 use super::signals::{self, SAME_INTERRUPT, Sender};
 use crate::figures::Word;
 use crate::service::StartedService;
@@ -31,7 +32,7 @@ const ENOUGH: u32 = 3;
 const END: Token = Token(0);
 /// The exit codes of a shell for a command that it does not find, and for one that it cannot run.
 const NOT_FOUND: u8 = 127;
-const NOT_RUNNABLE: u8 = 126;
+pub(super) const NOT_RUNNABLE: u8 = 126;
 /// The search path of `execvp` without PATH.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
@@ -157,6 +158,8 @@ pub(super) struct Workload {
 #[derive(Debug)]
 enum State {
     NotStarted,
+    /// Its process waits to become the command.
+    Held(Held),
     Running {
         child: Child,
         end: OwnedFd,
@@ -198,25 +201,34 @@ impl Workload {
 
     /// Whether it still has to be started.
     pub(super) fn is_awaited(&self) -> bool {
-        matches!(self.state, State::NotStarted)
+        matches!(self.state, State::NotStarted | State::Held(_))
+    }
+
+    /// Starts its process, which waits for [`start`](Self::start) before it becomes the command; returns the process id. Does nothing the second time.
+    pub(super) fn hold(&mut self, service: Option<&StartedService>) -> Result<u32, NotRun> {
+        if let State::NotStarted = self.state {
+            heed_children();
+            let held = Held::start(&self.process(service)).map_err(|error| self.not_run(&error))?;
+            self.state = State::Held(held);
+        }
+        match &self.state {
+            State::Held(held) => Ok(held.child.id()),
+            State::NotStarted | State::Running { .. } | State::Ended(_) | State::NotRun => {
+                Err(self.not_run(&"it was started before"))
+            }
+        }
     }
 
     /// Starts it. Programs find the daemons of `service` only by their addresses.
     pub(super) fn start(&mut self, service: Option<&StartedService>) -> Result<(), NotRun> {
-        // A process that ignores SIGCHLD does not get the exit statuses of its children.
-        if inherited::ignores(Signal::Child) {
-            let _ = signal_hook::flag::register(Signal::Child.number(), Arc::default());
-        }
-        let mut command = Command::new(&self.command.program);
-        command.args(&self.command.arguments);
-        command.envs(self.command.environment.iter().map(|(name, value)| (name, value)));
-        if let Some(service) = service {
-            command.env("PERFETTO_PRODUCER_SOCK_NAME", service.producer_socket.to_string());
-            if let Some(socket) = &service.heap_socket {
-                command.env(HEAP_SOCK_NAME, socket);
+        let child = match std::mem::replace(&mut self.state, State::NotRun) {
+            State::Held(held) => held.release(),
+            _ => {
+                heed_children();
+                self.process(service).spawn()
             }
-        }
-        let started = command.spawn().and_then(|mut child| {
+        };
+        let started = child.and_then(|mut child| {
             match rustix::process::pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
                 Ok(end) => Ok((child, end)),
                 Err(error) => {
@@ -227,21 +239,32 @@ impl Workload {
                 }
             }
         });
-        match started {
-            Ok((child, end)) => {
-                self.pid = Some(child.id());
-                self.state = State::Running { child, end };
-                Ok(())
+        let (child, end) = started.map_err(|error| self.not_run(&error))?;
+        self.pid = Some(child.id());
+        self.state = State::Running { child, end };
+        Ok(())
+    }
+
+    /// Its process, not started yet.
+    fn process(&self, service: Option<&StartedService>) -> Command {
+        let mut command = Command::new(&self.command.program);
+        command.args(&self.command.arguments);
+        command.envs(self.command.environment.iter().map(|(name, value)| (name, value)));
+        if let Some(service) = service {
+            command.env("PERFETTO_PRODUCER_SOCK_NAME", service.producer_socket.to_string());
+            if let Some(socket) = &service.heap_socket {
+                command.env(HEAP_SOCK_NAME, socket);
             }
-            Err(error) => {
-                self.state = State::NotRun;
-                Err(NotRun {
-                    program: self.name(),
-                    reason: error.to_string(),
-                    // The program was found before, so if a file is missing, it may be the program's interpreter.
-                    status: NOT_RUNNABLE,
-                })
-            }
+        }
+        command
+    }
+
+    /// The program was found before, so if a file is missing, it may be the program's interpreter.
+    fn not_run(&self, reason: &dyn std::fmt::Display) -> NotRun {
+        NotRun {
+            program: self.name(),
+            reason: reason.to_string(),
+            status: NOT_RUNNABLE,
         }
     }
 
@@ -249,7 +272,7 @@ impl Workload {
     pub(super) fn end(&self) -> Option<BorrowedFd<'_>> {
         match &self.state {
             State::Running { end, .. } => Some(end.as_fd()),
-            State::NotStarted | State::Ended(_) | State::NotRun => None,
+            State::NotStarted | State::Held(_) | State::Ended(_) | State::NotRun => None,
         }
     }
 
@@ -302,6 +325,10 @@ impl Workload {
 
     /// Waits for a command that still runs; returns its exit status in the form of shells, or `None` if it was not run.
     pub(super) fn outlive(mut self, console: &mut Console) -> Result<Option<u8>, ReactorError> {
+        match std::mem::replace(&mut self.state, State::NotRun) {
+            State::Held(held) => held.abandon(),
+            other => self.state = other,
+        }
         let State::Running { child, end } = &self.state else {
             return Ok(self.exit_status());
         };
@@ -339,6 +366,13 @@ impl Workload {
         let of_signal = || status.signal().map_or(1, |signal| 128 + signal);
         // The value fits: statuses have eight bits, and there are 64 signals.
         Some(status.code().unwrap_or_else(of_signal) as u8)
+    }
+}
+
+/// A process that ignores SIGCHLD does not get the exit statuses of its children.
+fn heed_children() {
+    if inherited::ignores(Signal::Child) {
+        let _ = signal_hook::flag::register(Signal::Child.number(), Arc::default());
     }
 }
 

@@ -11,6 +11,7 @@ use ferretto_profile::source::NAME;
 
 use super::args::{Args, ArgsError, CallGraph, Interval};
 use super::targets::Targets;
+use crate::perfetto::OF_COMMAND;
 use crate::perfetto::light_config::{LightFlags, SCHEDULING, Wanted, add_overview, light_config};
 use crate::samples::OFF_CPU;
 
@@ -80,6 +81,11 @@ pub(super) fn config(arguments: &Args, targets: &Targets) -> Result<TraceConfig,
     Ok(config)
 }
 
+/// Whether the command, with all that it starts, is to be sampled alone.
+fn is_of_command(arguments: &Args, targets: &Targets) -> bool {
+    !arguments.command.is_empty() && targets.processes.is_empty() && !arguments.all
+}
+
 fn perf(arguments: &Args, targets: &Targets, timebase: Timebase) -> trace_config::DataSource {
     let mode = match arguments.call_graph {
         CallGraph::Dwarf => UnwindMode::UNWIND_DWARF,
@@ -89,6 +95,7 @@ fn perf(arguments: &Args, targets: &Targets, timebase: Timebase) -> trace_config
     let sampling = CallstackSampling {
         scope: MessageField::some(Scope {
             target_pid: targets.processes.clone(),
+            family_of: is_of_command(arguments, targets).then_some(OF_COMMAND),
             ..Default::default()
         }),
         kernel_frames: Some(true),

@@ -5,8 +5,8 @@
 //! scheduler did ([`Schedule`]), and for the samples. With that it is converted, if another format is wanted, and the functions with the most samples
 //! are listed ([`top`](crate::profiling::top)).
 //!
-//! With a COMMAND the whole machine is sampled, and the trace has all of it. The list and other formats have only the processes of the command: it
-//! and all that it started. Where threads wait is sampled when they leave a CPU, and weighted by the time until they have one again ([`off_cpu`]).
+//! With a COMMAND it and all that it starts is sampled. Where the kernel cannot count these alone the whole machine is, and the trace has all of it; the
+//! list and other formats have only the processes of the command. Where threads wait is sampled when they leave a CPU, and weighted by the time until they have one again ([`off_cpu`]).
 
 mod args;
 mod config;
@@ -177,8 +177,11 @@ fn read(
         schedule.sort();
     }
     let family = root.map(|root| schedule.family(root));
+    // Without kernel events nobody knows all that the command started. But then the kernel has counted nobody else.
+    let is_alone = root.is_some_and(|root| schedule.has_samples_of_family_only(root));
     let wants = |thread: Thread| match &family {
         None => targets.has(thread),
+        Some(_) if is_alone => true,
         Some(family) => family.contains(&thread.pid) || family.contains(&thread.tid),
     };
     let keep = match (arguments.off_cpu, format) {

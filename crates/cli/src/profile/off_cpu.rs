@@ -43,7 +43,7 @@ pub(super) fn weigh(recording: &mut Recording, schedule: &Schedule) -> u64 {
     for event in &mut recording.profile.events {
         if event.name == OFF_CPU {
             *event = Event {
-                unit: "nanoseconds",
+                unit: "nanoseconds".into(),
                 period: Some(Period::Weighted),
                 ..event.clone()
             };

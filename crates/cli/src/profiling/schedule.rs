@@ -6,8 +6,10 @@ use std::collections::{HashMap, HashSet};
 
 use ferretto_proto::messages::{FtraceClock, FtraceEventBundle, Message, ProcessTree};
 use ferretto_proto::messages::{ftrace_event, ftrace_event_bundle::CompactSched};
-use ferretto_proto::write::TracePacket;
+use ferretto_proto::write::{PerfSampleDefaults, TracePacket, TracePacketDefaults};
 use ferretto_wire::{Reader, Value};
+
+use crate::packet::{bytes, varint};
 
 /// Parents, and switches of threads. It grows with the number of switches: 16 bytes for each.
 #[derive(Debug, Default)]
@@ -20,6 +22,8 @@ pub(crate) struct Schedule {
     end: u64,
     /// Bundles with another clock, whose times mean nothing here.
     other_clocks: u64,
+    /// The process whose family a profiler counts, of each profiler and time; `None` if it counts others, too.
+    counted: HashSet<Option<i32>>,
 }
 
 /// The facts from a trace.
@@ -37,6 +41,12 @@ impl Schedule {
                 (TracePacket::PROCESS_TREE, Value::Bytes(tree)) => {
                     if let Ok(tree) = ProcessTree::decode_from_slice(tree) {
                         self.process_tree(&tree);
+                    }
+                }
+                (TracePacket::TRACE_PACKET_DEFAULTS, Value::Bytes(defaults)) => {
+                    if let Some(perf) = bytes(defaults, TracePacketDefaults::PERF_SAMPLE_DEFAULTS) {
+                        let family = varint(perf, PerfSampleDefaults::FAMILY_OF);
+                        self.counted.insert(family.map(|pid| pid as i32));
                     }
                 }
                 (TracePacket::FTRACE_EVENTS, Value::Bytes(bundle)) => {
@@ -132,6 +142,11 @@ impl Schedule {
         self.other_clocks > 0
     }
 
+    /// Whether nobody was sampled but a process and all that it started, as far as the trace says.
+    pub(crate) fn has_samples_of_family_only(&self, root: u32) -> bool {
+        self.counted.iter().eq([&Some(root.cast_signed())])
+    }
+
     /// Returns a process with all processes and threads that it started, and those that these started.
     pub(crate) fn family(&self, root: u32) -> HashSet<u32> {
         let mut family = HashSet::from([root]);
@@ -149,6 +164,8 @@ impl Schedule {
 
 #[cfg(test)]
 mod tests {
+    use ferretto_wire::Writer;
+
     use super::*;
 
     #[test]
@@ -158,6 +175,27 @@ mod tests {
             schedule.child(parent, child);
         }
         assert_eq!(schedule.family(10), HashSet::from([10, 11, 12, 13]));
+    }
+
+    #[test]
+    fn samples_are_of_a_family_only_if_each_profiler_says_so_all_the_time() {
+        let says = |schedule: &mut Schedule, family: Option<i32>| {
+            let mut packet = Writer::new();
+            TracePacket::new(&mut packet).trace_packet_defaults(|defaults| {
+                defaults.perf_sample_defaults(|perf| {
+                    if let Some(pid) = family {
+                        perf.family_of(pid);
+                    }
+                });
+            });
+            schedule.packet(Take::Parents, packet.as_slice());
+            [7, 8].map(|root| schedule.has_samples_of_family_only(root))
+        };
+        let mut schedule = Schedule::default();
+        assert!(!schedule.has_samples_of_family_only(7), "nobody says so");
+        assert_eq!(says(&mut schedule, Some(7)), [true, false]);
+        assert_eq!(says(&mut schedule, Some(7)), [true, false]);
+        assert_eq!(says(&mut schedule, None), [false, false]);
     }
 
     #[test]

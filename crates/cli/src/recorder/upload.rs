@@ -44,28 +44,66 @@ pub(super) fn become_uploader(settings_file: &Path, once: Option<&str>) -> Strin
 /// The files that were uploaded, as the uploader's state file has them.
 #[derive(Debug, Default)]
 pub(super) struct Uploaded {
-    /// Tells one state of the file from the next: the uploader puts a new file in the place of the old one.
-    seen: Option<[u64; 3]>,
-    /// The file that was seen.
-    of: PathBuf,
+    /// The file and the destination that the last answer is about.
+    of: Option<(PathBuf, String)>,
+    /// What was read last.
+    seen: Option<Seen>,
+}
+
+/// Tells one state of the file from the next: the uploader puts a new file in the place of the old one.
+#[derive(Debug, PartialEq, Eq)]
+enum Seen {
+    Nothing,
+    File([u64; 3]),
 }
 
 impl Uploaded {
-    /// Returns the files, if they may be others than the last time. Of a state that cannot be read, nothing was uploaded.
+    /// Returns the files, if they may be others than the last time. A file that cannot be read just now is read the next time. Until then it counts as it
+    /// did, or if it is about another destination than before, nothing was uploaded.
     pub(super) fn news(&mut self, upload: Option<&Upload>) -> Option<BTreeSet<FileName>> {
-        let file = upload.map(|upload| upload.state.join(STATE)).unwrap_or_default();
-        let about = std::fs::metadata(&file).ok();
-        let seen = about.map(|about| [about.ino(), about.mtime() as u64, about.mtime_nsec() as u64]);
-        if (&seen, &file) == (&self.seen, &self.of) {
+        let of = upload.map(|upload| (upload.state.join(STATE), upload.url.clone()));
+        let is_other = of != self.of;
+        if is_other {
+            (self.of, self.seen) = (of, None);
+        }
+        let Some((file, url)) = &self.of else {
+            return is_other.then(BTreeSet::new);
+        };
+        let seen = match std::fs::metadata(file) {
+            Ok(about) => Seen::File([about.ino(), about.mtime() as u64, about.mtime_nsec() as u64]),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Seen::Nothing,
+            Err(_) => return is_other.then(BTreeSet::new),
+        };
+        if self.seen.as_ref() == Some(&seen) {
             return None;
         }
-        let state = std::fs::read(&file).ok();
-        let state: Option<Value> = state.and_then(|text| serde_json::from_slice(&text).ok());
-        (self.seen, self.of) = (seen, file);
-        let done = state.as_ref().and_then(|state| state["done"].as_array());
-        let names = done.into_iter().flatten().filter_map(Value::as_str);
-        Some(names.filter_map(FileName::parse).collect())
+        let files = match seen {
+            Seen::Nothing => BTreeSet::new(),
+            Seen::File(_) => match std::fs::read(file) {
+                Ok(text) => done(&text, url),
+                Err(_) => return is_other.then(BTreeSet::new),
+            },
+        };
+        self.seen = Some(seen);
+        Some(files)
     }
+}
+
+/// The files of which this state says that they were uploaded to this destination, where each machine has a folder.
+fn done(state: &[u8], url: &str) -> BTreeSet<FileName> {
+    // Of a state that is none, nothing was uploaded.
+    let state: Value = serde_json::from_slice(state).unwrap_or_default();
+    let place = state["url"]
+        .as_str()
+        .and_then(|place| place.strip_prefix(url.trim_end_matches('/')));
+    if !place.is_some_and(|below| below.starts_with('/')) {
+        return BTreeSet::new();
+    }
+    let names = state["done"].as_array().into_iter().flatten();
+    names
+        .filter_map(Value::as_str)
+        .filter_map(FileName::parse)
+        .collect()
 }
 
 /// Returns what is to be said of uploads.
@@ -152,6 +190,10 @@ mod tests {
         let upload = upload_with_state_in(root.path());
         let mut uploaded = Uploaded::default();
         assert_eq!(uploaded.news(None), None);
+        let known = |news: Option<BTreeSet<FileName>>| {
+            let names = news.map(|files| files.iter().map(FileName::to_string).collect::<Vec<_>>());
+            names.unwrap_or_else(|| vec!["as before".to_owned()])
+        };
         assert_eq!(
             uploaded.news(Some(&upload)),
             Some(BTreeSet::new()),
@@ -164,11 +206,51 @@ mod tests {
             std::fs::write(&draft, text).unwrap();
             std::fs::rename(&draft, root.path().join(STATE)).unwrap();
         };
-        write(&format!(r#"{{"done": ["{name}", "another.txt"]}}"#));
-        let news = uploaded.news(Some(&upload)).unwrap();
-        assert_eq!(news.iter().map(FileName::to_string).collect::<Vec<_>>(), [name]);
+        let state = |url: &str| format!(r#"{{"url": "{url}", "done": ["{name}", "another.txt"]}}"#);
+        write(&state("s3://bucket/web-1"));
+        assert_eq!(known(uploaded.news(Some(&upload))), [name]);
         assert_eq!(uploaded.news(Some(&upload)), None);
+        // Files in another bucket do not count, even before the uploader has run once with the new destination.
+        for place in ["s3://bucket-2/web-1", "s3://other/web-1", "s3://bucket"] {
+            write(&state(place));
+            assert_eq!(uploaded.news(Some(&upload)), Some(BTreeSet::new()), "{place}");
+        }
+        let mut moved = upload.clone();
+        moved.url = "s3://other/".to_owned();
+        write(&state("s3://bucket/web-1"));
+        assert_eq!(known(uploaded.news(Some(&upload))), [name]);
+        assert_eq!(uploaded.news(Some(&moved)), Some(BTreeSet::new()));
+        write(&state("s3://other/web-1"));
+        assert_eq!(known(uploaded.news(Some(&moved))), [name]);
+        assert_eq!(uploaded.news(Some(&upload)), Some(BTreeSet::new()));
+        write(&state("s3://bucket/web-1"));
+        assert_eq!(known(uploaded.news(Some(&upload))), [name]);
         write("{ half");
         assert_eq!(uploaded.news(Some(&upload)), Some(BTreeSet::new()));
+    }
+
+    #[test]
+    fn a_state_that_cannot_be_read_just_now_counts_as_before_and_is_read_later() {
+        let root = tempfile::tempdir().unwrap();
+        let upload = upload_with_state_in(root.path());
+        let (file, name) = (root.path().join(STATE), "20261126T215617.123Z-sched-r.pftrace");
+        let write = || {
+            let state = format!(r#"{{"url": "s3://bucket/web-1", "done": ["{name}"]}}"#);
+            std::fs::write(&file, state).unwrap();
+        };
+        let mut uploaded = Uploaded::default();
+        write();
+        assert_eq!(uploaded.news(Some(&upload)).map(|files| files.len()), Some(1));
+        // A folder is there, and cannot be read.
+        std::fs::remove_file(&file).unwrap();
+        std::fs::create_dir(&file).unwrap();
+        assert_eq!(uploaded.news(Some(&upload)), None);
+        let mut moved = upload.clone();
+        moved.url = "s3://other".to_owned();
+        assert_eq!(uploaded.news(Some(&moved)), Some(BTreeSet::new()));
+        assert_eq!(uploaded.news(Some(&upload)), Some(BTreeSet::new()));
+        std::fs::remove_dir(&file).unwrap();
+        write();
+        assert_eq!(uploaded.news(Some(&upload)).map(|files| files.len()), Some(1));
     }
 }

@@ -3,10 +3,14 @@
 //! The reader of samples calls it with the defaults of a sequence (`PerfSampleDefaults`). Names are those of upstream's trace processor, which follow
 //! `perf`.
 
+use std::borrow::Cow;
+use std::collections::HashMap;
+
 use ferretto_proto::messages::PerfSampleDefaults;
 use ferretto_proto::messages::perf_events::timebase;
 use ferretto_proto::messages::perf_events::{Counter, EventModifier, RawEvent, Timebase, Tracepoint};
 
+use super::EventId;
 use super::heap::{Kind, Measure};
 
 /// The name under which `ferretto profile` samples threads that leave a CPU.
@@ -17,13 +21,16 @@ const SECOND: u64 = 1_000_000_000;
 /// Nanoseconds in a millisecond.
 const MILLISECOND: u64 = 1_000_000;
 
+/// The most events of a trace: real ones have a few, and each takes room in lists.
+pub(super) const MAX_EVENTS: usize = 4096;
+
 /// The event that triggers samples.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Event {
     /// As `perf` names it, with modifiers: `cpu-clock`, `instructions:u`.
     pub(crate) name: String,
     /// The unit of the counter.
-    pub(crate) unit: &'static str,
+    pub(crate) unit: Cow<'static, str>,
     /// The distance between samples, if it is known and does not change.
     pub(crate) period: Option<Period>,
     /// The number of heap profiles that it is, if it is one.
@@ -31,7 +38,7 @@ pub(crate) struct Event {
 }
 
 /// The distance between two samples.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Period {
     /// In ns of the processor's time.
     Time(u64),
@@ -46,7 +53,7 @@ impl Default for Event {
     fn default() -> Event {
         Event {
             name: counter_name(Counter::SW_CPU_CLOCK).to_owned(),
-            unit: "nanoseconds",
+            unit: "nanoseconds".into(),
             period: None,
             measure: None,
         }
@@ -91,7 +98,7 @@ impl Event {
         };
         Event {
             name,
-            unit,
+            unit: unit.into(),
             period,
             measure: None,
         }
@@ -101,10 +108,30 @@ impl Event {
     pub(super) fn of_heaps(kind: Kind, measure: Measure) -> Option<Event> {
         Some(Event {
             name: measure.name(kind)?.to_owned(),
-            unit: measure.unit(),
+            unit: measure.unit().into(),
             period: Some(Period::Weighted),
             measure: Some(measure),
         })
+    }
+}
+
+/// The places of events in [`Profile::events`](super::Profile::events), which the reader fills.
+#[derive(Debug, Default)]
+pub(super) struct Places(HashMap<Event, EventId>);
+
+impl Places {
+    /// Returns the place of an event, which is added to `all` if it is new. `None` if there are too many.
+    pub(super) fn of(&mut self, event: Event, all: &mut Vec<Event>) -> Option<EventId> {
+        if let Some(place) = self.0.get(&event) {
+            return Some(*place);
+        }
+        if all.len() >= MAX_EVENTS {
+            return None;
+        }
+        let place = EventId(all.len() as u32);
+        all.push(event.clone());
+        self.0.insert(event, place);
+        Some(place)
     }
 }
 

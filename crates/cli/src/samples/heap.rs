@@ -258,7 +258,7 @@ impl Heaps {
 }
 
 /// One of the numbers of a heap profile.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Measure {
     /// Bytes that were not freed.
     LiveSize,

@@ -92,6 +92,8 @@ pub(crate) struct Losses {
     pub(crate) out_of_scope: u64,
     /// Packets of the profiler were lost, so the sample refers to something unknown.
     pub(crate) unreadable: u64,
+    /// The trace has too many events, and the sample is of one that has no place.
+    pub(crate) of_other_events: u64,
     /// The call stack is not complete.
     pub(crate) truncated: u64,
     /// The sample has no call stack, for no reason given.

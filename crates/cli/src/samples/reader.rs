@@ -8,10 +8,9 @@ use std::collections::HashMap;
 use ferretto_proto::messages::perf_sample::OptionalUnwindError;
 use ferretto_proto::messages::profiling::{CpuMode, StackUnwindError};
 use ferretto_proto::messages::{ClockSnapshot, Message, PerfSample, PerfSampleDefaults};
-use ferretto_proto::write::stack_sample::ExecutionContext;
 use ferretto_proto::write::{StackSample, TracePacket, TracePacketDefaults, TrackEvent};
 
-use super::counted::Event;
+use super::counted::{Event, Places};
 use super::heap::{Counts, HeapId, Heaps};
 use super::losses::Remark;
 use super::model::{Profile, StackId};
@@ -25,7 +24,8 @@ use crate::timeline::Timeline;
 #[derive(Debug, Default)]
 struct Sequence {
     interned: Interned,
-    event: Option<EventId>,
+    /// By the defaults, if there are any. Inside, `None` if the trace has too many events.
+    event: Option<Option<EventId>>,
     weighing: Weighing,
 }
 
@@ -33,6 +33,7 @@ struct Sequence {
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     profile: Profile,
+    places: Places,
     sequences: HashMap<u32, SequenceState<Sequence>>,
     heaps: Heaps,
     timeline: Timeline,
@@ -77,7 +78,8 @@ impl Reader {
         if let Some(defaults) = packet.defaults {
             let perf = bytes(defaults, TracePacketDefaults::PERF_SAMPLE_DEFAULTS);
             let perf = perf.and_then(|perf| PerfSampleDefaults::decode_from_slice(perf).ok());
-            sequence.state.event = perf.map(|perf| event_id(&mut self.profile.events, Event::of(&perf)));
+            let (places, events) = (&mut self.places, &mut self.profile.events);
+            sequence.state.event = perf.map(|perf| places.of(Event::of(&perf), events));
             sequence.state.weighing.take_defaults(defaults);
         }
         for interned in packet.interned.iter() {
@@ -160,8 +162,9 @@ impl Reader {
         profile.samples += 1;
         let event = match sequence.state.event {
             Some(event) => event,
-            None => event_id(&mut profile.events, Event::default()),
+            None => self.places.of(Event::default(), &mut profile.events),
         };
+        profile.losses.of_other_events += u64::from(event.is_none());
         let clock = sequence.clock_of(packet);
         let time = packet
             .timestamp
@@ -177,7 +180,7 @@ impl Reader {
                 Some(CpuMode::MODE_USER | CpuMode::MODE_GUEST_USER) => Mode::User,
                 _ => Mode::Unknown,
             },
-            event,
+            event: event?,
             stack: stack.flatten(),
             weight: 1,
         })
@@ -205,36 +208,21 @@ impl Reader {
         profile.losses.stackless += u64::from(stack.is_none());
         profile.losses.unreadable += u64::from(stack == Some(None));
         profile.samples += 1;
-        let event = event_id(&mut profile.events, weighing.event(content));
+        let counter = weighing.counter(content, &mut self.places, &mut profile.events);
+        profile.losses.of_other_events += u64::from(counter.event.is_none());
+        let execution = weighing.execution(content);
         let clock = sequence.clock_of(packet);
         let time = packet
             .timestamp
             .and_then(|time| self.timeline.boot_time(packet.sequence, clock, time));
-        let execution = bytes(content, StackSample::EXECUTION_CONTEXT).unwrap_or_default();
         Some(Sample {
             time,
             thread,
-            cpu: varint(execution, ExecutionContext::CPU).map(|cpu| cpu as u32),
-            mode: match varint(execution, ExecutionContext::MODE) {
-                Some(1 | 4) => Mode::User,
-                Some(2 | 3 | 5) => Mode::Kernel,
-                _ => Mode::Unknown,
-            },
-            event,
+            cpu: execution.cpu,
+            mode: execution.mode,
+            event: counter.event?,
             stack: stack.flatten(),
-            weight: varint(content, StackSample::PRIMARY_WEIGHT).unwrap_or(1),
+            weight: counter.weight(content),
         })
     }
-}
-
-/// Returns the place of an event, which it adds if it is new.
-fn event_id(events: &mut Vec<Event>, event: Event) -> EventId {
-    let place = events
-        .iter()
-        .position(|known| *known == event)
-        .unwrap_or_else(|| {
-            events.push(event);
-            events.len() - 1
-        });
-    EventId(place as u32)
 }

@@ -3,10 +3,12 @@ use ferretto_proto::messages::perf_sample::producer_event::CpuEvent;
 use ferretto_proto::messages::profiling::StackUnwindError;
 use ferretto_proto::messages::stack_sample::{Mode as ExecutionMode, Unit};
 use ferretto_proto::messages::trace_packet::SequenceFlags;
+use ferretto_proto::write::stack_sample::CounterDescriptor;
 use ferretto_proto::write::{InternedData, PerfSample, StackSample, TracePacket};
 use ferretto_wire::Writer;
 use proptest::prelude::*;
 
+use super::counted::MAX_EVENTS;
 use super::*;
 
 pub(super) const CLEARED: u32 = SequenceFlags::SEQ_INCREMENTAL_STATE_CLEARED as u32;
@@ -151,8 +153,15 @@ fn samples_of_a_program_itself_are_weighted_and_of_the_thread_that_they_name() {
                 data.stack_sample_task_contexts(|task| {
                     task.iid(1).pid(3).tid(4);
                 });
+                data.stack_sample_execution_contexts(|context| {
+                    context.iid(3).cpu(6).mode(ExecutionMode::MODE_USER);
+                });
                 data.stack_sample_counter_descriptors(|counter| {
-                    counter.iid(2).name("read").unit(Unit::UNIT_BYTES);
+                    counter
+                        .iid(2)
+                        .name("read")
+                        .unit(Unit::UNIT_BYTES)
+                        .unit_multiplier(1024);
                 });
             })
             .trace_packet_defaults(|defaults| {
@@ -166,6 +175,7 @@ fn samples_of_a_program_itself_are_weighted_and_of_the_thread_that_they_name() {
     let by_number = stack_sample(|sample| {
         sample
             .task_context_iid(1)
+            .execution_context_iid(3)
             .callstack_iid(1)
             .primary_descriptor_iid(2)
             .primary_weight(100);
@@ -208,21 +218,108 @@ fn samples_of_a_program_itself_are_weighted_and_of_the_thread_that_they_name() {
             .map(|line| format!("{}:{}", line.name, line.line.unwrap_or(0)))
             .collect();
         names.reverse();
-        (event.name.as_str(), event.unit, key.owner, names.join(";"), count)
+        (
+            event.name.as_str(),
+            &*event.unit,
+            key.owner,
+            names.join(";"),
+            count,
+        )
     });
     let owner = |tid| Owner::Thread(Thread { pid: 3, tid });
     assert_eq!(
         totals.collect::<Vec<_>>(),
         [
-            ("read", "bytes", owner(4), "main:0;prog+0x20:0".to_owned(), 200),
+            (
+                "read",
+                "bytes",
+                owner(4),
+                "main:0;prog+0x20:0".to_owned(),
+                200 * 1024
+            ),
             ("wall", "nanoseconds", owner(5), "outer:1;inner:2".to_owned(), 7),
         ]
     );
-    let sample = &recording.samples[1];
+    let samples: Vec<_> = recording
+        .samples
+        .iter()
+        .map(|sample| (sample.cpu, sample.mode, sample.weight))
+        .collect();
+    let read = (Some(6), Mode::User, 100 * 1024);
+    let bare = (None, Mode::Unknown, 1);
+    assert_eq!(samples, [read, (Some(2), Mode::Kernel, 7), read, bare]);
+}
+
+/// A sample with its own counter.
+fn counted(fill: impl FnOnce(&mut CounterDescriptor<'_>)) -> Vec<u8> {
+    stack_sample(|sample| {
+        sample.callstack_iid(1).primary_weight(3).primary_descriptor(fill);
+    })
+}
+
+#[test]
+fn counters_have_the_units_and_weights_that_upstream_reads() {
+    let samples = [
+        counted(|counter| {
+            counter.name("lines").unit_str("lines");
+        }),
+        counted(|counter| {
+            counter.name("none");
+        }),
+        // A known unit comes first, but not one that says nothing.
+        counted(|counter| {
+            counter.name("both").unit_str("lines").unit(Unit::UNIT_BYTES);
+        }),
+        counted(|counter| {
+            counter
+                .name("neither")
+                .unit(Unit::UNIT_UNSPECIFIED)
+                .unit_str("rows");
+        }),
+        counted(|counter| {
+            counter.name("zero").unit_multiplier(0);
+        }),
+        counted(|counter| {
+            counter.name("most").unit_multiplier(u64::MAX);
+        }),
+    ];
+    let recording = recording(&[vec![described()], samples.to_vec()].concat());
+    let read = recording.samples.iter().map(|sample| {
+        let event = &recording.profile.events[sample.event.0 as usize];
+        (&*event.name, &*event.unit, sample.weight)
+    });
     assert_eq!(
-        (sample.cpu, sample.mode, sample.weight),
-        (Some(2), Mode::Kernel, 7)
+        read.collect::<Vec<_>>(),
+        [
+            ("lines", "lines", 3),
+            ("none", "count", 3),
+            ("both", "bytes", 3),
+            ("neither", "rows", 3),
+            ("zero", "count", 3),
+            ("most", "count", u64::MAX),
+        ]
     );
+}
+
+#[test]
+fn a_trace_has_a_limited_number_of_events_and_the_others_are_counted() {
+    const SAMPLES: usize = 4 * MAX_EVENTS;
+    let mut packets = vec![described()];
+    packets.extend((0..SAMPLES).map(|number| {
+        counted(|counter| {
+            counter.name(number.to_string());
+        })
+    }));
+    // Those that have a place keep it.
+    packets.push(counted(|counter| {
+        counter.name("0");
+    }));
+    let recording = recording(&packets);
+    assert_eq!(recording.profile.events.len(), MAX_EVENTS);
+    assert_eq!(recording.samples.len(), MAX_EVENTS + 1);
+    assert_eq!(recording.samples[MAX_EVENTS].event, EventId(0));
+    let losses = &recording.profile.losses;
+    assert_eq!(losses.of_other_events, (SAMPLES - MAX_EVENTS) as u64);
 }
 
 #[test]

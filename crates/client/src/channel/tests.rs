@@ -188,6 +188,21 @@ fn silence_at_one_address_of_a_name_leads_to_the_next() {
 }
 
 #[test]
+fn an_address_that_is_tried_just_when_the_time_of_the_last_is_over_has_its_own_time() {
+    let (mut channel, listeners) = channel(&["127.0.0.1", "127.0.0.2"]);
+    drop(accept(&listeners[0]));
+    // The end of the first is read at the same moment.
+    await_input(&channel);
+    assert!(after_silence(&mut channel).is_none());
+    assert!(channel.answer_due().is_some());
+    let mut service = FakeService::over(accept(&listeners[1]), &CONSUMERS);
+    channel.flush();
+    assert!(service.asked().is_empty());
+    assert!(settle(&mut channel).is_none());
+    assert_eq!(service.asked().len(), 1);
+}
+
+#[test]
 fn an_answer_that_waits_to_be_read_is_in_time() {
     let (mut service, ours) = FakeService::new(&CONSUMERS);
     let mut channel = Channel::bind(ours, CONSUMER_PORT.name, 4096).unwrap();

@@ -170,10 +170,9 @@ impl Connection {
     }
 
     /// Gives up a service that does not answer.
-    pub(super) fn end_silence(&self) {
+    pub(super) fn end_silence(&self, now: u64) {
         if let Phase::Connecting = self.phase {
-            self.link
-                .with(|producer| producer.handle_timeout(monotonic_now()));
+            self.link.with(|producer| producer.handle_timeout(now));
         }
     }
 

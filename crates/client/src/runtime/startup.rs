@@ -147,6 +147,12 @@ impl Runtime {
         Some(serial)
     }
 
+    /// Whether this connection is expected to bring a session that takes over what is recorded for startup.
+    pub(super) fn has_startup(&self, index: usize) -> bool {
+        let mut sessions = self.startup.iter();
+        sessions.any(|session| session.connection == index && !session.aborting)
+    }
+
     /// Removes an instance from those that its startup session waits for.
     pub(super) fn no_longer_unbound(&mut self, number: u64, serial: u32) {
         for session in &mut self.startup {

@@ -485,6 +485,49 @@ fn startup_instances_count_only_while_they_record() {
 }
 
 #[test]
+fn a_silent_service_is_given_up_but_not_while_something_is_recorded_for_startup() {
+    let mut world = World::new();
+    let lose_service = |world: &mut World, service: FakeService| {
+        world.service = service;
+        world.runtime.on_readable(SERVICE);
+        world.runtime.serve(SERVICE);
+    };
+    let (unused, _) = FakeService::new(&PRODUCERS);
+    lose_service(&mut world, unused);
+    let config = wanted("");
+    let encoded = config.encode_to_vec().into();
+    let started = world.runtime.start_up(StartupRequest {
+        number: 9,
+        connection: SERVICE,
+        timeout: None,
+        configs: vec![(Arc::new(config), encoded)],
+    });
+    assert_eq!(started, Ok(1));
+    let (_silent, stream) = FakeService::new(&PRODUCERS);
+    let mut stream = Some(stream);
+    world.runtime.retry_soon(SERVICE);
+    world.runtime.connect_if_due(SERVICE, |options| {
+        let endpoint = ProducerEndpoint::over(stream.take().unwrap(), options).unwrap();
+        Ok(Connected::new(endpoint))
+    });
+    let wait_in_vain = |world: &mut World| {
+        world.runtime.end_silence(0, u64::MAX);
+        world.runtime.serve(SERVICE);
+        world.runtime.settle();
+        world.runtime.state(SERVICE).unwrap()
+    };
+    assert_eq!(wait_in_vain(&mut world), ConnectionState::Connecting);
+    assert_eq!(world.runtime.startup_of(SERVICE).len(), 1);
+    assert_eq!(world.runtime.deadlines().monotonic, None);
+    // Nothing more is lost with the connection.
+    world.runtime.abort_startup(9);
+    world.runtime.settle();
+    assert!(world.runtime.deadlines().monotonic.is_some());
+    let state = wait_in_vain(&mut world);
+    assert!(matches!(state, ConnectionState::Waiting { .. }), "{state:?}");
+}
+
+#[test]
 fn a_config_that_is_there_twice_is_recorded_twice_unless_data_sources_share_a_name() {
     let mut world = World::new();
     for instance in [1, 2] {

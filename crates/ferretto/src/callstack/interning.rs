@@ -9,11 +9,19 @@ use ferretto_proto::write::{InternedData, InternedString};
 use ferretto_wire::Writer;
 
 use super::modules;
-use super::{Frame, Frames};
+use super::{Frame, Frames, KEPT_BYTES, LEFT_OUT};
 
 /// The most stacks that a sequence keeps, and the most bytes of all that it keeps. At the limit it forgets all.
 const MAX_STACKS: usize = 4096;
 const MAX_BYTES: usize = 1 << 20;
+
+/// What an entry takes beside its text or key.
+const ENTRY_BYTES: usize = 48;
+
+/// The most frames of a stack, and the most bytes of their [keys](Key). A frame is kept three times: in its stack, by itself, and as names. Together they
+/// are fewer than [`MAX_BYTES`].
+const MAX_FRAMES: usize = 1024;
+const MAX_KEY_BYTES: usize = 256 << 10;
 
 /// A loaded part of a file. The fields are those of upstream's `Mapping`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -34,19 +42,21 @@ pub(super) struct Mapping {
 pub(crate) struct InternedStacks {
     /// By the keys of all frames.
     stacks: HashMap<Box<[u8]>, u64>,
-    /// By [key](push_key).
+    /// By the part of a [`Key`].
     frames: HashMap<Box<[u8]>, u64>,
     mappings: HashMap<Mapping, u64>,
     functions: HashMap<Box<str>, u64>,
     sources: HashMap<Box<str>, u64>,
     /// Bytes of what is kept, roughly.
     bytes: usize,
+    /// The [number](modules::unloads) for which the files of `frames` are known.
+    unloads: u64,
     last_stack: u64,
     last_frame: u64,
     last_mapping: u64,
     last_string: u64,
     /// The key of the stack that is looked up.
-    key: Vec<u8>,
+    key: Key,
 }
 
 impl InternedStacks {
@@ -54,23 +64,40 @@ impl InternedStacks {
     pub(crate) fn id(&mut self, stack: &dyn Frames, definitions: &mut Writer) -> Option<u64> {
         let mut key = std::mem::take(&mut self.key);
         key.clear();
-        stack.for_each(&mut |frame| push_key(&mut key, &frame));
-        let id = match self.stacks.get(&key[..]) {
-            _ if key.is_empty() => None,
+        // Once: the next time it might call with other frames.
+        stack.for_each(&mut |frame| key.push(&frame));
+        if key.has_addresses {
+            self.note_unloads();
+        }
+        let id = match self.stacks.get(&key.bytes[..]) {
+            _ if key.bytes.is_empty() => None,
             Some(id) => Some(*id),
-            None => Some(self.define(stack, &key, definitions)),
+            None => Some(self.define(&key.bytes, definitions)),
         };
         self.key = key;
         id
     }
 
+    /// Forgets what was defined if files were unloaded since: other files may be at their addresses.
+    fn note_unloads(&mut self) {
+        let unloads = modules::unloads();
+        if self.unloads != unloads {
+            self.forget();
+            self.unloads = unloads;
+        }
+    }
+
     #[cold]
-    fn define(&mut self, stack: &dyn Frames, key: &[u8], definitions: &mut Writer) -> u64 {
-        if self.stacks.len() >= MAX_STACKS || self.bytes >= MAX_BYTES {
+    fn define(&mut self, key: &[u8], definitions: &mut Writer) -> u64 {
+        if self.stacks.len() >= MAX_STACKS {
             self.forget();
         }
         let mut frames = Vec::new();
-        stack.for_each(&mut |frame| frames.push(self.frame(&frame, definitions)));
+        let mut rest = key;
+        while let Some((frame, next)) = take_frame(rest) {
+            frames.push(self.frame(&frame, &rest[..rest.len() - next.len()], definitions));
+            rest = next;
+        }
         self.last_stack += 1;
         let id = self.last_stack;
         InternedData::new(definitions).callstacks(|entry| {
@@ -80,9 +107,19 @@ impl InternedStacks {
                 entry.frame_ids(*frame);
             }
         });
-        self.bytes += key.len();
+        self.make_room(key.len());
         self.stacks.insert(key.into(), id);
         id
+    }
+
+    /// Counts an entry with these bytes, which is about to be kept, and forgets all others if they do not all fit. It may do so in the middle of a stack,
+    /// because readers know what was defined all the same.
+    fn make_room(&mut self, bytes: usize) {
+        let bytes = bytes + ENTRY_BYTES;
+        if self.bytes + bytes > MAX_BYTES {
+            self.forget();
+        }
+        self.bytes += bytes;
     }
 
     /// Forgets what was defined. Ids keep counting: if one were used twice, its meaning would depend on lost packets.
@@ -95,10 +132,8 @@ impl InternedStacks {
         self.bytes = 0;
     }
 
-    fn frame(&mut self, frame: &Frame<'_>, definitions: &mut Writer) -> u64 {
-        let mut key = Vec::new();
-        push_key(&mut key, frame);
-        if let Some(id) = self.frames.get(&key[..]) {
+    fn frame(&mut self, frame: &Frame<'_>, key: &[u8], definitions: &mut Writer) -> u64 {
+        if let Some(id) = self.frames.get(key) {
             return *id;
         }
         let place = frame.address.and_then(modules::find);
@@ -128,7 +163,7 @@ impl InternedStacks {
                 entry.source_path_iid(file).line_number(line);
             }
         });
-        self.bytes += key.len();
+        self.make_room(key.len());
         self.frames.insert(key.into(), id);
         id
     }
@@ -158,29 +193,32 @@ impl InternedStacks {
                 .load_bias(mapping.load_bias)
                 .path_string_ids(id);
         });
-        self.bytes += mapping.path.len() + mapping.build_id.len();
+        self.make_room(mapping.path.len() + mapping.build_id.len());
         self.mappings.insert(mapping, id);
         id
     }
 
     fn string(&mut self, usage: Use, text: &str, definitions: &mut Writer) -> u64 {
-        let known = match usage {
-            Use::Function => &mut self.functions,
-            Use::Source => &mut self.sources,
-        };
-        if let Some(id) = known.get(text) {
+        if let Some(id) = self.strings(usage).get(text) {
             return *id;
         }
         self.last_string += 1;
         let id = self.last_string;
-        known.insert(text.into(), id);
-        self.bytes += text.len();
+        self.make_room(text.len());
+        self.strings(usage).insert(text.into(), id);
         let mut data = InternedData::new(definitions);
         match usage {
             Use::Function => data.function_names(|entry| string(entry, id, text.as_bytes())),
             Use::Source => data.source_paths(|entry| string(entry, id, text.as_bytes())),
         };
         id
+    }
+
+    fn strings(&mut self, usage: Use) -> &mut HashMap<Box<str>, u64> {
+        match usage {
+            Use::Function => &mut self.functions,
+            Use::Source => &mut self.sources,
+        }
     }
 }
 
@@ -195,30 +233,108 @@ fn string(entry: &mut InternedString<'_>, id: u64, text: &[u8]) {
     entry.iid(id).str(text);
 }
 
-/// Appends bytes that tell the frame, and where they end, from all others.
-fn push_key(key: &mut Vec<u8>, frame: &Frame<'_>) {
-    let Frame {
+/// The frames of a stack as bytes, which tell the stack, and where each frame ends, from all others.
+#[derive(Default)]
+struct Key {
+    bytes: Vec<u8>,
+    frames: usize,
+    has_addresses: bool,
+    /// There was no room for further frames.
+    is_full: bool,
+}
+
+impl Key {
+    fn clear(&mut self) {
+        let mut bytes = std::mem::take(&mut self.bytes);
+        bytes.clear();
+        if bytes.capacity() > KEPT_BYTES {
+            bytes = Vec::new();
+        }
+        *self = Self {
+            bytes,
+            ..Self::default()
+        };
+    }
+
+    /// Adds a frame, or [`LEFT_OUT`] in the place of this and all further ones.
+    fn push(&mut self, frame: &Frame<'_>) {
+        if self.is_full {
+            return;
+        }
+        let texts = frame.function.map_or(0, str::len) + frame.source.map_or(0, |(file, _)| file.len());
+        self.is_full =
+            self.frames == MAX_FRAMES || texts > MAX_KEY_BYTES - self.bytes.len().min(MAX_KEY_BYTES);
+        self.frames += 1;
+        self.append(if self.is_full { &LEFT_OUT } else { frame });
+    }
+
+    fn append(&mut self, frame: &Frame<'_>) {
+        let key = &mut self.bytes;
+        let Frame {
+            address,
+            function,
+            source,
+        } = *frame;
+        key.push(
+            (u8::from(address.is_some()) * HAS_ADDRESS)
+                | (u8::from(function.is_some()) * HAS_FUNCTION)
+                | (u8::from(source.is_some()) * HAS_SOURCE),
+        );
+        if let Some(address) = address {
+            self.has_addresses = true;
+            key.extend(address.to_le_bytes());
+        }
+        let mut push_text = |text: &str| {
+            key.extend(text.len().to_le_bytes());
+            key.extend(text.as_bytes());
+        };
+        if let Some(function) = function {
+            push_text(function);
+        }
+        if let Some((file, line)) = source {
+            push_text(file);
+            key.extend(line.to_le_bytes());
+        }
+    }
+}
+
+/// The first byte of a frame in a [`Key`] says by these bits what follows.
+const HAS_ADDRESS: u8 = 1;
+const HAS_FUNCTION: u8 = 2;
+const HAS_SOURCE: u8 = 4;
+
+/// The first frame of a [`Key`]'s bytes, and the bytes after it; `None` at their end.
+fn take_frame(key: &[u8]) -> Option<(Frame<'_>, &[u8])> {
+    fn number(bytes: &[u8]) -> Option<(usize, &[u8])> {
+        let (number, rest) = bytes.split_first_chunk()?;
+        Some((usize::from_le_bytes(*number), rest))
+    }
+    fn text(bytes: &[u8]) -> Option<(&str, &[u8])> {
+        let (len, rest) = number(bytes)?;
+        let (text, rest) = rest.split_at_checked(len)?;
+        Some((std::str::from_utf8(text).ok()?, rest))
+    }
+    let (&parts, mut rest) = key.split_first()?;
+    let (mut address, mut function, mut source) = (None, None, None);
+    if parts & HAS_ADDRESS != 0 {
+        let (number, next) = number(rest)?;
+        (address, rest) = (Some(number), next);
+    }
+    if parts & HAS_FUNCTION != 0 {
+        let (name, next) = text(rest)?;
+        (function, rest) = (Some(name), next);
+    }
+    if parts & HAS_SOURCE != 0 {
+        let (file, next) = text(rest)?;
+        let (line, next) = next.split_first_chunk()?;
+        (source, rest) = (Some((file, u32::from_le_bytes(*line))), next);
+    }
+    let frame = Frame {
         address,
         function,
         source,
-    } = *frame;
-    key.push(
-        u8::from(address.is_some()) | u8::from(function.is_some()) << 1 | u8::from(source.is_some()) << 2,
-    );
-    if let Some(address) = address {
-        key.extend(address.to_le_bytes());
-    }
-    let mut push_text = |text: &str| {
-        key.extend(text.len().to_le_bytes());
-        key.extend(text.as_bytes());
     };
-    if let Some(function) = function {
-        push_text(function);
-    }
-    if let Some((file, line)) = source {
-        push_text(file);
-        key.extend(line.to_le_bytes());
-    }
+    Some((frame, rest))
 }
 
 #[cfg(test)]

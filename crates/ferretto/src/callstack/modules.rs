@@ -1,12 +1,15 @@
 //! The files that the dynamic loader has loaded into this process.
 //!
-//! Asked when a sequence meets an address for the first time. Nothing is kept: files can be unloaded, and others loaded in their place.
+//! Asked when a sequence meets an address for the first time. Sequences remember the answers until a file is unloaded, because another may be loaded in its
+//! place: see [`unloads`].
 #![allow(unsafe_code)]
 // The loader's numbers have 32 bits on some machines.
 #![allow(clippy::unnecessary_cast)]
 
 use std::ffi::{CStr, c_int, c_void};
+use std::path::Path;
 use std::slice;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 #[cfg(target_pointer_width = "32")]
 use libc::Elf32_Phdr as Header;
@@ -14,6 +17,8 @@ use libc::Elf32_Phdr as Header;
 use libc::Elf64_Phdr as Header;
 
 use super::interning::Mapping;
+use crate::clock;
+use crate::track_event;
 
 /// The type of the note with a build id, `NT_GNU_BUILD_ID`, and its owner.
 const BUILD_ID: u32 = 3;
@@ -25,39 +30,169 @@ const READABLE: u32 = 4;
 /// Parts of files are mapped from such borders on. Pages are larger on some machines, but linkers and readers only need a border.
 const PAGE: u64 = 4096;
 
+/// The most bytes of a path, `PATH_MAX`. Of a longer one the end is left out.
+const MAX_PATH: usize = 4096;
+
+/// The most bytes of a build id; linkers make 16 or 20. A longer one is left out.
+const MAX_BUILD_ID: usize = 64;
+
+/// What the kernel appends to the path of a program whose file was replaced.
+const DELETED: &str = " (deleted)";
+
 /// The mapping that an address is in, and the address as the file's symbols count it.
 pub(super) fn find(address: usize) -> Option<(Mapping, u64)> {
-    let mut search = Search { address, found: None };
-    // SAFETY: `visit` takes the argument for what it is, which lives until the call returns.
-    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
-    let (mut mapping, rel_pc) = search.found?;
-    if mapping.path.is_empty() || mapping.path == "/proc/self/exe" {
+    let mut search = Search {
+        address,
+        path: Vec::with_capacity(MAX_PATH),
+        unloads: None,
+        found: None,
+    };
+    ask(visit, &mut search);
+    note_unloads(search.unloads);
+    let found = search.found?;
+    let mut path = String::from_utf8_lossy(&search.path).into_owned();
+    if path.is_empty() || path == "/proc/self/exe" {
         // The loader does not name the program itself.
         let program = std::env::current_exe().unwrap_or_default();
-        mapping.path = program.to_string_lossy().into_owned();
+        path = undeleted(&program).to_string_lossy().into_owned();
     }
-    Some((mapping, rel_pc))
+    let mapping = Mapping {
+        path,
+        build_id: found.build_id[..found.build_id_len].to_vec(),
+        start: found.start,
+        end: found.end,
+        exact_offset: found.exact_offset,
+        load_bias: found.load_bias,
+    };
+    Some((mapping, found.rel_pc))
+}
+
+/// The path of a program's file before the file was replaced, if it was.
+fn undeleted(program: &Path) -> &Path {
+    let before = program.to_str().and_then(|path| path.strip_suffix(DELETED));
+    match before {
+        // A file can have such a name.
+        Some(before) if !program.exists() => Path::new(before),
+        _ => program,
+    }
+}
+
+/// For so many nanoseconds the number of [`unloads`] is taken for the same.
+const UNLOADS_STAY: u64 = 1_000_000;
+
+/// The number of files that the loader had unloaded when it was asked last, and the time at which [`unloads`] asked it.
+static UNLOADS: AtomicU64 = AtomicU64::new(0);
+static ASKED_AT: AtomicU64 = AtomicU64::new(0);
+
+/// A number that changes when files are unloaded, at the latest a millisecond afterwards. To ask the loader takes its lock, so that is not done for each
+/// event.
+pub(super) fn unloads() -> u64 {
+    let now = clock::now();
+    if now.wrapping_sub(ASKED_AT.load(Ordering::Relaxed)) >= UNLOADS_STAY {
+        ASKED_AT.store(now, Ordering::Relaxed);
+        let mut unloads = None;
+        ask(visit_first, &mut unloads);
+        note_unloads(unloads);
+    }
+    UNLOADS.load(Ordering::Relaxed)
+}
+
+fn note_unloads(unloads: Option<u64>) {
+    if let Some(unloads) = unloads {
+        UNLOADS.store(unloads, Ordering::Relaxed);
+    }
+}
+
+/// A function that the loader calls for each file, until the function returns other than 0: with a description, the description's size and the last argument
+/// of [`ask`]. The loader may hold its lock meanwhile, so the function must not allocate: another thread, in an allocator that walks stacks, may wait for the
+/// loader's lock.
+type Visit = unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
+
+/// Has the loader call `visit`, which takes its last argument for a `T`.
+fn ask<T>(visit: Visit, argument: &mut T) {
+    // A confined thread may be the one that forks, and so hold the lock.
+    let _held = (!track_event::is_confined()).then(|| track_event::lock_confined(|| &super::LOOKING_UP));
+    // SAFETY: the callers' `visit`s take the argument for what it is, which lives until the call returns.
+    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut *argument).cast()) };
 }
 
 struct Search {
     address: usize,
-    found: Option<(Mapping, u64)>,
+    /// Of the file that was found, as far as there is capacity.
+    path: Vec<u8>,
+    unloads: Option<u64>,
+    found: Option<Found>,
 }
 
-/// Looks at one file; returns other than 0 to end the search.
+/// As [`Mapping`], without its path, and with the address as the file's symbols count it.
+struct Found {
+    build_id: [u8; MAX_BUILD_ID],
+    build_id_len: usize,
+    start: u64,
+    end: u64,
+    exact_offset: u64,
+    load_bias: u64,
+    rel_pc: u64,
+}
+
+/// How many files were unloaded. Android has told it since version 11.
 ///
 /// # Safety
 ///
-/// `info` is a description of the loader's, and `search` a [`Search`] that nothing else uses meanwhile.
-unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
-    // SAFETY: `find` passes a pointer to its `Search`, which nothing else uses meanwhile, and the loader a valid description.
-    let (info, search) = unsafe { (&*info, &mut *search.cast::<Search>()) };
-    if info.dlpi_phdr.is_null() {
+/// `info` is a description of the loader's, with so many bytes.
+#[cfg(not(target_env = "uclibc"))]
+unsafe fn unloads_in(info: *const libc::dl_phdr_info, size: usize) -> Option<u64> {
+    let end = std::mem::offset_of!(libc::dl_phdr_info, dlpi_subs) + size_of::<u64>();
+    // SAFETY: the description is so long that it has the field.
+    (size >= end).then(|| unsafe { (*info).dlpi_subs as u64 })
+}
+
+/// uClibc does not tell it.
+///
+/// # Safety
+///
+/// Nothing is demanded. The other version demands something.
+#[cfg(target_env = "uclibc")]
+unsafe fn unloads_in(_: *const libc::dl_phdr_info, _: usize) -> Option<u64> {
+    None
+}
+
+/// Looks at the first file for the number of files that were unloaded.
+///
+/// # Safety
+///
+/// `info` is a description of the loader's with so many bytes, and `unloads` an `Option<u64>` that nothing else uses meanwhile.
+unsafe extern "C" fn visit_first(info: *mut libc::dl_phdr_info, size: usize, unloads: *mut c_void) -> c_int {
+    // SAFETY: as the function demands.
+    unsafe { *unloads.cast::<Option<u64>>() = unloads_in(info, size) };
+    1
+}
+
+/// Looks at one file.
+///
+/// # Safety
+///
+/// `info` is a description of the loader's with so many bytes, and `search` a [`Search`] that nothing else uses meanwhile.
+unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, size: usize, search: *mut c_void) -> c_int {
+    // SAFETY: `find` passes a pointer to its `Search`, which nothing else uses meanwhile.
+    let search = unsafe { &mut *search.cast::<Search>() };
+    // SAFETY: as the function demands.
+    search.unloads = unsafe { unloads_in(info, size) };
+    // SAFETY: all loaders' descriptions have these fields. There is no reference to the description, which may lack later ones.
+    let (base, name, headers, number) = unsafe {
+        (
+            (*info).dlpi_addr as u64,
+            (*info).dlpi_name,
+            (*info).dlpi_phdr,
+            (*info).dlpi_phnum,
+        )
+    };
+    if headers.is_null() {
         return 0;
     }
-    // SAFETY: the loader's own table of that many program headers, which stays while the file is loaded. It is, because the loader holds its lock.
-    let headers = unsafe { slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
-    let base = info.dlpi_addr as u64;
+    // SAFETY: the loader's own table of that many program headers, which stays while the file is loaded. The file is loaded until this returns: the loader
+    // holds its lock, but for musl's, which unloads no files.
+    let headers = unsafe { slice::from_raw_parts(headers, usize::from(number)) };
     let address = search.address as u64;
     let is_loaded = |header: &&Header| header.p_type == libc::PT_LOAD;
     let Some(segment) = headers.iter().filter(is_loaded).find(|header| {
@@ -66,12 +201,13 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, search: 
     }) else {
         return 0;
     };
-    // SAFETY: null, or a text of the loader's that ends in zero.
-    let path = unsafe {
-        info.dlpi_name
-            .as_ref()
-            .map(|name| CStr::from_ptr(name).to_string_lossy())
-    };
+    if !name.is_null() {
+        // SAFETY: a text of the loader's that ends in zero, and stays while the file is loaded.
+        let path = unsafe { CStr::from_ptr(name) }.to_bytes();
+        search.path.clear();
+        // Within the capacity, so without allocating.
+        search.path.extend_from_slice(&path[..path.len().min(MAX_PATH)]);
+    }
     let notes = headers
         .iter()
         .filter(|header| header.p_type == libc::PT_NOTE)
@@ -93,18 +229,24 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, search: 
             build_id_in(unsafe { slice::from_raw_parts(start, note.p_memsz as usize) })
         })
         .next();
+    let build_id = build_id.filter(|id| id.len() <= MAX_BUILD_ID).unwrap_or_default();
     let (virtual_address, offset) = (segment.p_vaddr as u64, segment.p_offset as u64);
     let from_page = virtual_address % PAGE;
     let start = base.wrapping_add(virtual_address - from_page);
-    let mapping = Mapping {
-        path: path.unwrap_or_default().into_owned(),
-        build_id: build_id.unwrap_or_default().to_vec(),
+    let size = (segment.p_memsz as u64)
+        .checked_add(from_page)
+        .and_then(|size| size.checked_next_multiple_of(PAGE));
+    let mut found = Found {
+        build_id: [0; MAX_BUILD_ID],
+        build_id_len: build_id.len(),
         start,
-        end: start.wrapping_add((from_page + segment.p_memsz as u64).next_multiple_of(PAGE)),
+        end: start.wrapping_add(size.unwrap_or(0)),
         exact_offset: offset.wrapping_sub(from_page),
         load_bias: virtual_address.wrapping_sub(offset),
+        rel_pc: address.wrapping_sub(base),
     };
-    search.found = Some((mapping, address.wrapping_sub(base)));
+    found.build_id[..build_id.len()].copy_from_slice(build_id);
+    search.found = Some(found);
     1
 }
 
@@ -113,13 +255,13 @@ fn build_id_in(mut notes: &[u8]) -> Option<&[u8]> {
     loop {
         let (head, rest) = notes.split_first_chunk::<12>()?;
         let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-        let padded = |len: u32| (len as usize).next_multiple_of(4);
-        let (name, rest) = rest.split_at_checked(padded(word(0)))?;
+        let padded = |len: u32| (len as usize).checked_next_multiple_of(4);
+        let (name, rest) = rest.split_at_checked(padded(word(0))?)?;
         let contents = rest.get(..word(4) as usize)?;
         if word(8) == BUILD_ID && name == OWNER {
             return Some(contents);
         }
-        notes = rest.get(padded(word(4))..)?;
+        notes = rest.get(padded(word(4))?..)?;
     }
 }
 
@@ -151,7 +293,23 @@ mod tests {
             assert_eq!(build_id_in(&wanted[..len]), None, "{len}");
         }
         assert_eq!(build_id_in(&note(3, b"GNU\0", &[0; 3])[..11]), None);
+        // The lengths of name and contents are those of the last bytes of memory on a 32-bit machine.
         assert_eq!(build_id_in(&[0xff; 40]), None);
+        let mut long = note(3, b"Other\0", &[8; 7]);
+        long[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert_eq!(build_id_in(&[long.as_slice(), &wanted].concat()), None);
+    }
+
+    #[test]
+    fn a_replaced_program_has_the_path_that_it_was_started_from() {
+        let program = std::env::current_exe().unwrap();
+        assert_eq!(undeleted(&program), program);
+        let replaced = Path::new("/no/such/program (deleted)");
+        assert_eq!(undeleted(replaced), Path::new("/no/such/program"));
+        let folder = tempfile::tempdir().unwrap();
+        let named_so = folder.path().join("program (deleted)");
+        std::fs::write(&named_so, "").unwrap();
+        assert_eq!(undeleted(&named_so), named_so);
     }
 
     #[test]

@@ -54,6 +54,13 @@ mod capture {
     }
 
     #[test]
+    fn nothing_is_captured_where_an_event_must_not_wait() {
+        assert!(!Callstack::capture().addresses().is_empty());
+        let stack = crate::without_waiting(Callstack::capture);
+        assert!(stack.addresses().is_empty() && frames_of(&stack).is_empty());
+    }
+
+    #[test]
     fn frames_that_are_left_out_are_shown_as_one() {
         let stack = at_depth(2 * MAX_FRAMES);
         assert_eq!(stack.addresses().len(), MAX_FRAMES);

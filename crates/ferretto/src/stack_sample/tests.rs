@@ -220,3 +220,35 @@ fn threads_and_counters_are_remembered_up_to_a_number() {
     packets.extend(packets_in(&arbiter));
     assert_eq!(samples(&packets).len(), 3 * MAX_TASKS);
 }
+
+#[test]
+fn a_sequence_at_its_limits_goes_on_with_what_it_remembers() {
+    const NAMES: &str = "0123456789012345678901234567890123456789012345678901234567890123456789";
+    let (arbiter, mut writer) = writer();
+    let mut samples_of = StackSamples::default();
+    let stack = [Frame::named("main")];
+    let counter = |number: usize| Counter::new(&NAMES[..number + 1], Unit::Count);
+    let mut packets = Vec::new();
+    let mut write = |counter: Counter, tid: u32| {
+        samples_of.write(
+            "source",
+            &mut writer,
+            &Sample::new(&stack, counter, 1).thread(tid),
+        );
+        if tid.is_multiple_of(500) {
+            writer.flush();
+            packets.extend(packets_in(&arbiter));
+        }
+    };
+    for tid in 0..MAX_TASKS as u32 {
+        write(counter(tid as usize % MAX_COUNTERS), tid);
+    }
+    for tid in 0..1000 {
+        write(counter(tid as usize % MAX_COUNTERS), tid);
+    }
+    // One more counter, and then one more thread.
+    write(counter(MAX_COUNTERS), 0);
+    let before = packets.iter().filter(|packet| clears(packet)).count();
+    assert_eq!(before, 2, "it begins, and starts over for the counter");
+    assert_eq!(samples(&packets).len(), packets.len() - 2);
+}

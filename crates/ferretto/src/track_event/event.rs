@@ -138,14 +138,15 @@ impl<'a, 'w> EventContext<'a, 'w> {
     }
 
     /// Adds the call stack that led to the event, or none if it has no frames. See [`callstack`](crate::callstack).
-    pub fn callstack(&mut self, stack: &dyn Frames) -> &mut Self {
-        if let Some(id) = self.strings.callstack(stack) {
+    pub fn callstack(&mut self, stack: &(impl Frames + ?Sized)) -> &mut Self {
+        if let Some(id) = self.strings.callstack(&stack) {
             self.event.callstack_iid(id);
         }
         self
     }
 
-    /// Says how much the event's call stack stands for: bytes of an allocation, for example. Totals of call stacks add these numbers up. They are known to
+    /// Says how much the event's call stack stands for: bytes of an allocation, for example. Totals of call stacks add these numbers up. As soon as some
+    /// events have one, the weighted totals leave out the events without one, so give it to all events that are to be added up. The numbers are known to
     /// readers of version 58 (August 2026) or later.
     pub fn callstack_weight(&mut self, weight: f64) -> &mut Self {
         self.event.callstack_weight(weight);

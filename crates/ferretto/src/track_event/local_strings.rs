@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use ferretto_proto::write::{InternedData, TracePacket};
 use ferretto_wire::Writer;
 
-use crate::callstack::{Frames, InternedStacks};
+use crate::callstack::{self, Frames, InternedStacks};
 
 /// Ids below this are the process's.
 const FIRST_LOCAL_ID: u64 = 1 << 32;
@@ -130,7 +130,7 @@ impl LocalStrings {
         packet
             .writer()
             .bytes_field(TracePacket::INTERNED_DATA, self.pending.as_slice());
-        self.pending.clear();
+        callstack::clear(&mut self.pending);
         std::mem::take(&mut self.pending_of_stacks)
     }
 

@@ -72,7 +72,7 @@ pub use observer::{ObservedSession, Observing, SessionEvent, observe_category, o
 pub(crate) use registry::{hold_for_fork, release_after_fork};
 pub use sampling::SampledCategory;
 pub(crate) use source::register;
-pub(crate) use thread::{LockedConfined, confine, lock_confined, unconfined};
+pub(crate) use thread::{LockedConfined, confine, is_confined, lock_confined, unconfined};
 pub use timestamp::Timestamp;
 
 /// The name of this data source in configs.

@@ -21,6 +21,7 @@ use super::open_slices;
 use super::sequence::Event;
 use super::thread::{self, Confined};
 use super::wire::{self, AnnotationFront, ShortFront};
+use crate::callstack;
 use crate::off::OFF;
 use crate::process_hooks;
 use crate::source::{MAX_INSTANCES, Output, Slot, slots};
@@ -266,6 +267,7 @@ pub(super) fn clear_incremental_state(slot: Slot) {
 
 /// The locks, which are released in this order.
 struct HeldForFork {
+    _look_ups: MutexGuard<'static, ()>,
     _open_slices: open_slices::Held,
     _tables: [Held<'static>; 3],
     _registry: MutexGuard<'static, Registry>,
@@ -290,6 +292,7 @@ pub(crate) fn hold_for_fork() {
     let registry = registry();
     let tables = [&EVENT_NAMES, &CATEGORIES, &ANNOTATION_NAMES].map(Interner::hold);
     let all = HeldForFork {
+        _look_ups: callstack::hold_look_ups(),
         _open_slices: open_slices::Held::hold(),
         _tables: tables,
         _registry: registry,

@@ -14,8 +14,8 @@ fn memory() -> (Box<[AtomicU8]>, Box<[Line]>, AtomicU8) {
     (filter, (0..LINES).map(|_| line()).collect(), AtomicU8::new(0))
 }
 
-fn filter_says_no(live: Live<'_>, id: u64) -> bool {
-    live.filter[live.grain.place(id)].load(Relaxed) == 0
+fn filter_says_no(live: Live<'_>, heap: u8, id: u64) -> bool {
+    live.filter[live.grain.place_in(heap, id)].load(Relaxed) == 0
 }
 
 #[test]
@@ -61,7 +61,7 @@ proptest! {
             if inserts && !model.contains(&key) {
                 prop_assert!(live.insert(heap, id));
                 model.insert(key);
-                prop_assert!(!filter_says_no(live, id));
+                prop_assert!(!filter_says_no(live, heap, id));
             } else if !inserts {
                 prop_assert_eq!(live.remove(heap, id), model.remove(&key));
             }
@@ -73,6 +73,24 @@ proptest! {
         let left = filter.iter().filter(|count| count.load(Relaxed) != 0);
         prop_assert!(left.count() <= 3, "only bytes that were full are not 0");
     }
+}
+
+#[test]
+fn ids_that_count_have_bytes_of_their_own_and_addresses_share_those_of_their_grain() {
+    let (filter, lines, last) = memory();
+    let grain = Grain::of(512 << 10);
+    let live = Live::new(&filter, grain, &lines, &last).expect("memory of this size");
+    let (heap, address) = (ALLOCATOR + 1, 0x7f00_0000_0000);
+    assert!(live.insert(heap, 1));
+    assert!((2..10_000).all(|id| filter_says_no(live, heap, id)));
+    assert!(live.insert(heap, address));
+    assert!(!filter_says_no(live, heap, address + 16));
+    assert!(live.insert(ALLOCATOR, 32));
+    assert!(!filter_says_no(live, ALLOCATOR, 64));
+    for (heap, id) in [(heap, 1), (heap, address), (ALLOCATOR, 32)] {
+        assert!(live.remove(heap, id));
+    }
+    assert!(filter.iter().all(|count| count.load(Relaxed) == 0));
 }
 
 #[test]

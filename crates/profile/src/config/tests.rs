@@ -315,3 +315,59 @@ fn a_config_may_not_name_more_than_fits() {
     };
     assert!(read(&with_stacks(callstacks)).is_err());
 }
+
+#[test]
+fn a_family_is_counted_alone_if_nothing_else_chooses_processes() {
+    let counted = |scope: ScopeConfig, followers: Vec<FollowerEvent>| {
+        let config = PerfEventConfig {
+            followers,
+            ..with_stacks(CallstackSampling {
+                scope: MessageField::some(scope),
+                ..Default::default()
+            })
+        };
+        read(&config).expect("the config is good").counted
+    };
+    let family = |pid| ScopeConfig {
+        family_of: Some(pid),
+        ..Default::default()
+    };
+    assert_eq!(counted(family(7), Vec::new()), Counted::Family(7));
+    assert_eq!(
+        counted(family(7), vec![FollowerEvent::default()]),
+        Counted::Everybody
+    );
+    // 0 stands for nobody that the profiler knows.
+    for pid in [0, -1] {
+        assert_eq!(counted(family(pid), Vec::new()), Counted::Everybody);
+    }
+    let and_a_process = ScopeConfig {
+        target_pid: vec![8],
+        ..family(7)
+    };
+    assert_eq!(counted(and_a_process, Vec::new()), Counted::Processes([8].into()));
+    for other in [
+        ScopeConfig {
+            target_cmdline: vec!["sh".to_owned()],
+            ..family(7)
+        },
+        ScopeConfig {
+            exclude_pid: vec![8],
+            ..family(7)
+        },
+        ScopeConfig {
+            exclude_cmdline: vec!["sh".to_owned()],
+            ..family(7)
+        },
+        ScopeConfig {
+            additional_cmdline_count: Some(1),
+            ..family(7)
+        },
+    ] {
+        assert_eq!(
+            counted(other.clone(), Vec::new()),
+            Counted::Everybody,
+            "{other:?}"
+        );
+    }
+}

@@ -1,5 +1,6 @@
 //! Losses in the kernel, with real events.
 
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command};
 
 use ferretto_proto::messages::perf_event_config::{CallstackSampling, Scope, UnwindMode};
@@ -39,16 +40,32 @@ fn profiler(period: u64, ring_pages: u32) -> Option<Profiler> {
 
 /// A profiler that counts only this process on the first CPU. If there is none, prints that the test is skipped.
 fn profiler_of_process(pid: u32, period: u64, ring_pages: u32) -> Option<Profiler> {
+    let pid = pid.cast_signed();
+    let scope = Scope {
+        target_pid: vec![pid],
+        ..Default::default()
+    };
+    profiler_of_scope(scope, &Counted::Processes([pid].into()), period, ring_pages)
+}
+
+/// A profiler that counts this process and all that it starts. If there is none, prints that the test is skipped.
+fn profiler_of_family(pid: u32) -> Option<Profiler> {
+    let pid = pid.cast_signed();
+    let scope = Scope {
+        family_of: Some(pid),
+        ..Default::default()
+    };
+    profiler_of_scope(scope, &Counted::Family(pid), 1_000_000, 256)
+}
+
+fn profiler_of_scope(scope: Scope, counted: &Counted, period: u64, ring_pages: u32) -> Option<Profiler> {
     let config = PerfEventConfig {
         timebase: MessageField::some(Timebase {
             interval: Some(timebase::Interval::Frequency(1_000_000_000 / period)),
             ..Default::default()
         }),
         callstack_sampling: MessageField::some(CallstackSampling {
-            scope: MessageField::some(Scope {
-                target_pid: vec![pid.cast_signed()],
-                ..Default::default()
-            }),
+            scope: MessageField::some(scope),
             kernel_frames: Some(true),
             user_frames: Some(UnwindMode::UNWIND_SKIP),
             ..Default::default()
@@ -57,7 +74,7 @@ fn profiler_of_process(pid: u32, period: u64, ring_pages: u32) -> Option<Profile
         ..Default::default()
     };
     let config = PerfConfig::of(&config, None, &RunningKernel::default()).unwrap();
-    assert_eq!(config.counted, Counted::Processes([pid.cast_signed()].into()));
+    assert_eq!(config.counted, *counted);
     match CpuEvents::open(&config, 0, 1) {
         Ok(events) => Some(Profiler::new(&config, vec![events], [])),
         Err(error) => {
@@ -72,12 +89,12 @@ struct Busy(Child);
 
 impl Busy {
     fn start() -> Busy {
-        let busy = Busy(
-            Command::new("sh")
-                .args(["-c", "while :; do :; done"])
-                .spawn()
-                .unwrap(),
-        );
+        Busy::script("while :; do :; done")
+    }
+
+    /// Runs a script, which has what it starts work on the first CPU as well.
+    fn script(script: &str) -> Busy {
+        let busy = Busy(Command::new("sh").args(["-c", script]).spawn().unwrap());
         stay_on_first_cpu(Pid::from_child(&busy.0));
         busy
     }
@@ -337,7 +354,9 @@ fn processes_whose_threads_end_before_their_first_sample_are_told_and_go_on_with
     let _busy = Busy::start();
     let events = CpuEvents::open(&config, 0, 1).unwrap();
     profiler.samples.stacks = None;
-    let before = profiler.replace_events(vec![events], &mut packets).unwrap();
+    let before = profiler
+        .replace_events(&config, vec![events], &mut packets)
+        .unwrap();
     assert_eq!(before.len(), 1);
     let known = samples(&packets).len();
     while samples(&packets).len() < known + 10 {
@@ -350,6 +369,86 @@ fn processes_whose_threads_end_before_their_first_sample_are_told_and_go_on_with
         .filter_map(|sample| sample.timebase_count)
         .collect();
     assert!(counts.is_sorted(), "{counts:?}");
+}
+
+#[test]
+fn processes_that_a_family_starts_are_counted_and_others_are_not() {
+    let other = Busy::start();
+    // It goes on when the test has a profiler, and ends with it.
+    let folder = tempfile::tempdir().unwrap();
+    let told = folder.path().join("told");
+    let script = format!(
+        "until [ -e {0} ]; do sleep 0.01; done; (i=0; while [ $i -lt 3000000 ]; do i=$((i+1)); done); exit 0",
+        told.display()
+    );
+    let root = Busy::script(&script);
+    let pid = root.0.id();
+    let Some(mut profiler) = profiler_of_family(pid) else {
+        return;
+    };
+    let mut packets = Vec::new();
+    profiler.enable(&mut packets).unwrap();
+    std::fs::write(told, "").unwrap();
+    let began = Instant::now();
+    let of_child = |packets: &[Vec<u8>]| {
+        let samples = samples(packets);
+        let others = samples.iter().filter(|sample| sample.pid != Some(pid));
+        others.filter_map(|sample| sample.pid).collect::<Vec<_>>()
+    };
+    while of_child(&packets).len() < 30 {
+        assert!(began.elapsed() < PATIENCE, "no samples");
+        profiler.turn(&mut packets);
+        std::thread::yield_now();
+    }
+    let children = BTreeSet::from_iter(of_child(&packets));
+    assert!(!children.contains(&other.0.id()), "{children:?}");
+    let defaults = decode(&packets[0]).trace_packet_defaults;
+    assert_eq!(defaults.perf_sample_defaults.family_of, Some(pid.cast_signed()));
+}
+
+#[test]
+fn a_family_of_which_a_process_changes_its_rights_is_missed() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root gives away a program");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let program = folder.path().join("sleep");
+    let copied = Command::new("install")
+        .args(["-m", "4755", "-o", "65534", "/bin/sleep"])
+        .arg(&program)
+        .status();
+    assert!(copied.unwrap().success());
+    let told = folder.path().join("told");
+    let script = format!(
+        "until [ -e {} ]; do sleep 0.01; done; exec {} 60",
+        told.display(),
+        program.display()
+    );
+    let root = Busy::script(&script);
+    let Some(mut profiler) = profiler_of_family(root.0.id()) else {
+        return;
+    };
+    let family = Counted::Family(root.0.id().cast_signed());
+    let mut packets = Vec::new();
+    profiler.enable(&mut packets).unwrap();
+    profiler.turn(&mut packets);
+    // Those that sleep have ended.
+    profiler.samples.starts = 0;
+    assert_eq!(profiler.missing(&family), None);
+    std::fs::write(told, "").unwrap();
+    let began = Instant::now();
+    loop {
+        profiler.turn(&mut packets);
+        profiler.samples.starts = 0;
+        if let Some(why) = profiler.missing(&family) {
+            assert!(why.contains("with other rights"), "{why}");
+            break;
+        }
+        assert!(began.elapsed() < PATIENCE, "nothing is missing");
+        std::thread::yield_now();
+    }
 }
 
 #[test]

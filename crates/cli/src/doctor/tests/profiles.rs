@@ -36,7 +36,14 @@ fn the_setting_and_capabilities_decide_otherwise() {
         };
         match may {
             true => assert_ok(&finding, paranoid.trim()),
-            false => assert_note(&finding, paranoid.trim(), "ferretto profile", &[mend]),
+            false => {
+                assert_note(&finding, paranoid.trim(), "ferretto profile", &[mend]);
+                let text = match paranoid {
+                    "3\n" => "may not sample CPUs",
+                    _ => "may sample only processes of its own",
+                };
+                assert_note(&finding, text, "linux.perf", &[mend]);
+            }
         }
     }
 }
@@ -48,7 +55,7 @@ fn the_root_of_a_container_with_users_of_its_own_has_no_capabilities_of_the_mach
     let finding = found(&fake, "profiles");
     assert_note(
         &finding,
-        "may not sample CPUs (perf_event_paranoid is 2)",
+        "may sample only processes of its own (perf_event_paranoid is 2)",
         "linux.perf",
         &["sysctl kernel.perf_event_paranoid=0"],
     );

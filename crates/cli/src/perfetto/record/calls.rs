@@ -12,6 +12,7 @@ impl Recorder<'_> {
         };
         if call == Call::EnableTracing {
             self.warn_of_little_room();
+            self.name_command();
             if let Some(path) = self.output.as_ref().and_then(Output::path) {
                 self.console.recording_into(path);
             }

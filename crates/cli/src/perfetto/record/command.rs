@@ -2,9 +2,37 @@
 //!
 //! [`record`](super::record) calls it; the command itself is a [`Workload`].
 
+use ferretto_proto::messages::trace_config;
+
 use super::*;
+use crate::perfetto::OF_COMMAND;
 
 impl Recorder<'_> {
+    /// Has the config name the process of the command, if it asks for that. The process is there from now on, and waits.
+    pub(super) fn name_command(&mut self) {
+        let Some(workload) = &mut self.workload else {
+            return;
+        };
+        let Ok(mut config) = TraceConfig::decode_from_slice(&self.config) else {
+            return;
+        };
+        let mut asks = config
+            .data_sources
+            .iter_mut()
+            .filter_map(family_of_command)
+            .peekable();
+        if asks.peek().is_none() {
+            return;
+        }
+        let service = self.service.as_ref();
+        match workload.hold(service.and_then(|service| service.started.as_ref())) {
+            Ok(pid) => asks.for_each(|family| *family = pid.cast_signed()),
+            // The start reports what remains wrong. A config that names nobody means everybody.
+            Err(_) => return,
+        }
+        self.config = config.encode_to_vec();
+    }
+
     /// Starts the command once it is due, and ends the recording when the command has ended. Returns whether either happened.
     pub(super) fn attend_to_command(&mut self, reactor: &Reactor) -> Result<bool, ReactorError> {
         let Some(workload) = &mut self.workload else {
@@ -62,6 +90,13 @@ impl Recorder<'_> {
             "{signal}: recording until {name} has ended (again to end the recording at once)"
         ));
     }
+}
+
+/// Where a data source's config asks for the process of the command.
+fn family_of_command(source: &mut trace_config::DataSource) -> Option<&mut i32> {
+    let perf = source.config.as_option_mut()?.perf_event_config.as_option_mut()?;
+    let scope = perf.callstack_sampling.as_option_mut()?.scope.as_option_mut()?;
+    scope.family_of.as_mut().filter(|family| **family == OF_COMMAND)
 }
 
 /// Waits for the command's end; returns the exit code of the recording with it.

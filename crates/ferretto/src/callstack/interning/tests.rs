@@ -149,6 +149,88 @@ fn addresses_are_in_files_or_are_names() {
     );
 }
 
+/// The bytes of keys and texts.
+fn kept(stacks: &InternedStacks) -> usize {
+    let keys = stacks.stacks.keys().chain(stacks.frames.keys());
+    let texts = stacks.functions.keys().chain(stacks.sources.keys());
+    keys.map(|key| key.len()).sum::<usize>() + texts.map(|text| text.len()).sum::<usize>()
+}
+
+#[test]
+fn the_outermost_frames_of_a_long_stack_are_left_out() {
+    let (mut stacks, mut definitions, mut reader) =
+        (InternedStacks::default(), Writer::new(), Reader::default());
+    let names: Vec<String> = (0..3 * MAX_FRAMES).map(|number| format!("f{number}")).collect();
+    let frames: Vec<Frame<'_>> = names.iter().map(|name| Frame::named(name)).collect();
+    for len in [MAX_FRAMES, MAX_FRAMES + 1, frames.len()] {
+        let id = stacks.id(&&frames[..len], &mut definitions).unwrap();
+        reader.read(&mut definitions);
+        let mut read = reader.stack(id);
+        if len > MAX_FRAMES {
+            assert_eq!(read.remove(0), "[more frames]");
+        }
+        read.reverse();
+        assert_eq!(read, names[..MAX_FRAMES]);
+    }
+}
+
+#[test]
+fn a_stack_takes_a_limited_number_of_bytes() {
+    let (mut stacks, mut definitions, mut reader) =
+        (InternedStacks::default(), Writer::new(), Reader::default());
+    let long = "x".repeat(MAX_BYTES);
+    let half = &long[..MAX_KEY_BYTES * 2 / 3];
+    let main = Frame::named("main");
+    for (frames, expected) in [
+        (
+            vec![main, Frame::named(&long), main],
+            vec!["[more frames]", "main"],
+        ),
+        (
+            vec![Frame::named("inner").source(&long, 3)],
+            vec!["[more frames]"],
+        ),
+        (
+            vec![Frame::named(half), Frame::named(half), main],
+            vec!["[more frames]", half],
+        ),
+    ] {
+        let id = stacks.id(&frames, &mut definitions).unwrap();
+        assert!(stacks.bytes <= MAX_BYTES && kept(&stacks) <= stacks.bytes);
+        reader.read(&mut definitions);
+        assert_eq!(reader.stack(id), expected);
+    }
+    assert_eq!(
+        stacks.id(&[main], &mut definitions),
+        stacks.id(&[main], &mut definitions)
+    );
+    assert!(
+        stacks.key.bytes.capacity() <= KEPT_BYTES,
+        "what a long stack took is given back"
+    );
+    super::super::clear(&mut definitions);
+    assert!(definitions.heap_capacity() <= KEPT_BYTES);
+}
+
+#[test]
+fn a_stack_has_the_frames_of_one_call() {
+    /// Has frames the first time only.
+    struct Once(std::cell::Cell<bool>);
+    impl Frames for Once {
+        fn for_each(&self, each: &mut dyn FnMut(Frame<'_>)) {
+            if !self.0.replace(true) {
+                each(Frame::named("main"));
+            }
+        }
+    }
+    let (mut stacks, mut definitions, mut reader) =
+        (InternedStacks::default(), Writer::new(), Reader::default());
+    let id = stacks.id(&Once(false.into()), &mut definitions).unwrap();
+    reader.read(&mut definitions);
+    assert_eq!(reader.stack(id), ["main"]);
+    assert_eq!(stacks.id(&[Frame::named("main")], &mut definitions), Some(id));
+}
+
 #[test]
 fn a_limited_number_of_stacks_is_kept_and_ids_keep_their_meaning() {
     let (mut stacks, mut definitions) = (InternedStacks::default(), Writer::new());
@@ -165,7 +247,7 @@ fn a_limited_number_of_stacks_is_kept_and_ids_keep_their_meaning() {
     for end in text.len() - 100..text.len() {
         let id = stacks.id(&[Frame::named(&text[..end])], &mut definitions);
         assert!(given.insert(id.unwrap()), "an id has two meanings");
-        assert!(stacks.bytes <= MAX_BYTES + 4 * text.len());
+        assert!(stacks.bytes <= MAX_BYTES && kept(&stacks) <= stacks.bytes);
     }
     let mut reader = Reader::default();
     reader.read(&mut definitions);

@@ -363,6 +363,9 @@ pub mod perf_event_config {
         pub exclude_cmdline: Vec<String>,
         pub additional_cmdline_count: Option<u32>,
         pub process_shard_count: Option<u32>,
+        /// Our own: this process and all that it starts are counted, and nobody else, if the fields above are empty and the kernel can do that. Otherwise
+        /// everybody is, as for upstream. In a config for the command line 0 stands for the command of the recording.
+        pub family_of: Option<i32>,
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
@@ -375,6 +378,7 @@ pub mod perf_event_config {
             exclude_cmdline: Vec::new(),
             additional_cmdline_count: None,
             process_shard_count: None,
+            family_of: None,
             unknown_fields: codec::UnknownFields::new(),
         };
     }
@@ -389,10 +393,11 @@ pub mod perf_event_config {
             codec::visit::strings(visitor, 4, &self.exclude_cmdline);
             codec::visit::scalar::<codec::scalar::Uint32>(visitor, 5, &self.additional_cmdline_count);
             codec::visit::scalar::<codec::scalar::Uint32>(visitor, 6, &self.process_shard_count);
+            codec::visit::scalar::<codec::scalar::Int32>(visitor, 9901, &self.family_of);
             codec::visit::unknown(visitor, &self.unknown_fields);
         }
         fn names(&self) -> (&'static str, &'static [(u32, &'static str)]) {
-            ("Scope", &[(1, "target_pid"), (2, "target_cmdline"), (3, "exclude_pid"), (4, "exclude_cmdline"), (5, "additional_cmdline_count"), (6, "process_shard_count")])
+            ("Scope", &[(1, "target_pid"), (2, "target_cmdline"), (3, "exclude_pid"), (4, "exclude_cmdline"), (5, "additional_cmdline_count"), (6, "process_shard_count"), (9901, "family_of")])
         }
         fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
@@ -402,6 +407,7 @@ pub mod perf_event_config {
                 4 => decoder.strings(field, &mut self.exclude_cmdline),
                 5 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.additional_cmdline_count),
                 6 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.process_shard_count),
+                9901 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.family_of),
                 _ => self.unknown_fields.take(field),
             }
         }

@@ -701,6 +701,8 @@ pub struct PerfSampleDefaults {
     pub process_shard_count: Option<u32>,
     pub chosen_process_shard: Option<u32>,
     pub followers: Vec<crate::messages::FollowerEvent>,
+    /// Our own: nobody but this process and all that it started is counted.
+    pub family_of: Option<i32>,
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
@@ -711,6 +713,7 @@ impl PerfSampleDefaults {
         process_shard_count: None,
         chosen_process_shard: None,
         followers: Vec::new(),
+        family_of: None,
         unknown_fields: codec::UnknownFields::new(),
     };
 }
@@ -723,10 +726,11 @@ impl codec::Fields for PerfSampleDefaults {
         codec::visit::scalar::<codec::scalar::Uint32>(visitor, 2, &self.process_shard_count);
         codec::visit::scalar::<codec::scalar::Uint32>(visitor, 3, &self.chosen_process_shard);
         codec::visit::messages(visitor, 4, &self.followers);
+        codec::visit::scalar::<codec::scalar::Int32>(visitor, 9901, &self.family_of);
         codec::visit::unknown(visitor, &self.unknown_fields);
     }
     fn names(&self) -> (&'static str, &'static [(u32, &'static str)]) {
-        ("PerfSampleDefaults", &[(1, "timebase"), (2, "process_shard_count"), (3, "chosen_process_shard"), (4, "followers")])
+        ("PerfSampleDefaults", &[(1, "timebase"), (2, "process_shard_count"), (3, "chosen_process_shard"), (4, "followers"), (9901, "family_of")])
     }
     fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
@@ -734,6 +738,7 @@ impl codec::Fields for PerfSampleDefaults {
             2 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.process_shard_count),
             3 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.chosen_process_shard),
             4 => decoder.messages(field, &mut self.followers),
+            9901 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.family_of),
             _ => self.unknown_fields.take(field),
         }
     }

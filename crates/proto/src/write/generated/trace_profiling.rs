@@ -529,6 +529,8 @@ impl PerfSampleDefaults<'_> {
     pub const PROCESS_SHARD_COUNT: u32 = 2;
     /// Field number of `chosen_process_shard`.
     pub const CHOSEN_PROCESS_SHARD: u32 = 3;
+    /// Field number of `family_of`.
+    pub const FAMILY_OF: u32 = 9901;
 
     /// Writes `timebase`, field 1.
     #[inline]
@@ -555,6 +557,13 @@ impl PerfSampleDefaults<'_> {
     #[inline]
     pub fn chosen_process_shard(&mut self, value: u32) -> &mut Self {
         self.0.varint_field(3, u64::from(value));
+        self
+    }
+
+    /// Writes `family_of`, field 9901.
+    #[inline]
+    pub fn family_of(&mut self, value: i32) -> &mut Self {
+        self.0.varint_field(9901, i64::from(value) as u64);
         self
     }
 }
