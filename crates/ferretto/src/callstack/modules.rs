@@ -99,7 +99,8 @@ pub(super) fn unloads() -> u64 {
 
 fn note_unloads(unloads: Option<u64>) {
     if let Some(unloads) = unloads {
-        UNLOADS.store(unloads, Ordering::Relaxed);
+        // Another thread may have asked later, and be here first.
+        UNLOADS.fetch_max(unloads, Ordering::Relaxed);
     }
 }
 
