@@ -385,7 +385,7 @@ fn a_folder_without_traces_is_named() {
     ]);
     let told = String::from_utf8_lossy(&refused.stderr);
     assert!(
-        !refused.status.success() && told.contains("the folder has no traces"),
+        !refused.status.success() && told.contains("has no traces; export some into it first"),
         "{told}"
     );
 }

@@ -126,12 +126,18 @@ impl Database {
             let first_ids = FirstIds::default();
             let traces =
                 PartitionedFolder::traces(folder).map_err(|error| Error::Source(error.to_string()))?;
+            if traces.is_empty() {
+                return Err(without_traces(folder));
+            }
             for trace in traces {
                 first_ids.of(trace);
             }
             return Database::with(Source::Folder(folder.into()), Some(first_ids), options).await;
         }
         if TABLES.iter().any(|table| folder.join(table.name).is_dir()) {
+            if !TABLES.iter().any(|table| has_entries(&folder.join(table.name))) {
+                return Err(without_traces(folder));
+            }
             return Database::with(Source::Folder(folder.into()), None, options).await;
         }
         Database::open_traces(&[source.to_owned()], options).await
@@ -577,6 +583,18 @@ impl Database {
             tables.extend(functions::tables_of(&word));
         }
     }
+}
+
+/// Whether a folder has anything in it.
+fn has_entries(folder: &Path) -> bool {
+    std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some())
+}
+
+fn without_traces(folder: &Path) -> Error {
+    Error::Source(format!(
+        "{} has no traces; export some into it first",
+        folder.display()
+    ))
 }
 
 /// Returns the words of a text in small letters, also those in quotes.

@@ -36,7 +36,7 @@ use crate::{arguments, clock_functions, dialect, planning};
 
 pub(crate) use dates::EPOCH_WITH_FRACTION;
 pub(crate) use pairs::{Method, Pairs, sorted};
-pub(crate) use sqlite::{REAL, SUBSTRING, WHOLE};
+pub(crate) use sqlite::{REAL, SUBSTRING, TEXT, WHOLE};
 pub(crate) use sweep::Uncovered;
 pub(crate) use truth::TRUTH;
 pub use units::{bytes as human_bytes, duration as human_duration};

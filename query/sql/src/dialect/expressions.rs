@@ -19,7 +19,7 @@ use datafusion::sql::sqlparser::ast::{
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::parser::Parser;
 
-use crate::functions::{EPOCH_WITH_FRACTION, REAL, SUBSTRING, TRUTH, WHOLE};
+use crate::functions::{EPOCH_WITH_FRACTION, REAL, SUBSTRING, TEXT, TRUTH, WHOLE};
 
 use super::tokens::{IS, IS_NOT, PATTERN};
 use super::{existence, groups, laterals, rows};
@@ -178,6 +178,7 @@ impl VisitorMut for Rewriter {
                 let name = match data_type {
                     ast::DataType::BigInt(None) => WHOLE,
                     ast::DataType::Double(_) | ast::DataType::Real | ast::DataType::Float(_) => REAL,
+                    ast::DataType::Text => TEXT,
                     _ => return ControlFlow::Continue(()),
                 };
                 *expression = call(name, vec![*take(expr)]);

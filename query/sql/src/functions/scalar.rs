@@ -43,8 +43,8 @@ pub(super) struct Scalar {
     returns: DataType,
     of: Of,
     signature: Signature,
-    /// What a call becomes whose value is no text.
-    of_others: Others,
+    /// The types of values for which it is called. Of others, it is a cast.
+    is_called_for: fn(&DataType) -> bool,
     /// What its text stands for.
     result: Stands,
     /// Which value may be the time at which a statement runs.
@@ -55,12 +55,6 @@ pub(super) struct Scalar {
 enum Stands {
     ForItself,
     ForAnyType,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Others {
-    Call,
-    Cast,
 }
 
 impl Scalar {
@@ -78,15 +72,15 @@ impl Scalar {
             returns,
             of,
             signature: Signature::variadic_any(Volatility::Immutable),
-            of_others: Others::Call,
+            is_called_for: |_| true,
             result: Stands::ForItself,
             now: None,
         }
     }
 
-    /// Says that the function is a cast of what is no text, which reaches the tables then.
-    pub(super) fn cast(mut self) -> Scalar {
-        self.of_others = Others::Cast;
+    /// Says that the function is a cast of values of other types than these. DataFusion knows casts, and so looks for their values in the tables.
+    pub(super) fn cast_unless(mut self, is_called_for: fn(&DataType) -> bool) -> Scalar {
+        self.is_called_for = is_called_for;
         self
     }
 
@@ -102,40 +96,49 @@ impl Scalar {
         self
     }
 
-    /// Says that the function depends on the time at which a statement runs, which the value at this place may be.
+    /// Says that the function depends on the time at which a statement runs, which the value at this place may be. It counts as volatile, so that DataFusion
+    /// does not compute it before [`Scalar::fix_now`].
     pub(super) fn of_now(mut self, place: usize) -> Scalar {
-        self.signature = Signature::variadic_any(Volatility::Stable);
+        self.signature = Signature::variadic_any(Volatility::Volatile);
         self.now = Some(place);
         self
     }
 
-    /// Puts the time at which the statement began in the place of a `'now'`: the statement has one time for all its rows. Returns whether there was one.
-    fn fix_now(&self, arguments: &mut Vec<Expr>, context: &SimplifyContext) -> bool {
+    /// Puts the time at which the statement began in the place of a `'now'`: the statement has one time for all its rows. Returns the function that does not
+    /// depend on the present; `None` if only the rows tell whether this one does.
+    fn fix_now(&self, arguments: &mut Vec<Expr>, context: &SimplifyContext) -> Result<Option<Scalar>> {
         let (Some(place), Some(now)) = (self.now, context.query_execution_start_time()) else {
-            return false;
+            return Ok(None);
         };
-        let Some(Expr::Literal(value, _)) = arguments.get_mut(place) else {
-            return false;
-        };
-        let Some(Some(text)) = value.try_as_str() else {
-            return false;
-        };
-        let modifier = match dates::now(text) {
-            Some(dates::Now::Seconds) => None,
-            Some(dates::Now::Milliseconds) => Some(lit(text)),
-            None => return false,
-        };
-        *value = ScalarValue::Utf8(Some(dates::as_read(now.naive_utc())));
+        let mut modifier = None;
+        match arguments.get_mut(place) {
+            Some(Expr::Literal(value, _)) => {
+                let text = value.try_as_str().flatten();
+                let exact = text.and_then(dates::now);
+                if let Some(dates::Now::Milliseconds) = exact {
+                    modifier = text.map(lit);
+                }
+                if exact.is_some() {
+                    *value = ScalarValue::Utf8(Some(dates::as_read(now.naive_utc())));
+                }
+            }
+            Some(other) if is_text(&context.get_data_type(other)?) => return Ok(None),
+            _ => {}
+        }
         if let Some(modifier) = modifier {
             arguments.insert(place + 1, modifier);
         }
-        true
+        Ok(Some(Scalar {
+            now: None,
+            signature: Signature::variadic_any(Volatility::Immutable),
+            ..self.clone()
+        }))
     }
 }
 
 impl PartialEq for Scalar {
     fn eq(&self, other: &Scalar) -> bool {
-        self.name == other.name
+        self.name == other.name && self.now == other.now
     }
 }
 
@@ -184,12 +187,13 @@ impl ScalarUDFImpl for Scalar {
     }
 
     fn simplify(&self, mut arguments: Vec<Expr>, context: &SimplifyContext) -> Result<ExprSimplifyResult> {
-        if self.fix_now(&mut arguments, context) {
-            let function = ScalarUDF::from(self.clone());
-            return Ok(ExprSimplifyResult::Simplified(function.call(arguments)));
+        if let Some(fixed) = self.fix_now(&mut arguments, context)? {
+            return Ok(ExprSimplifyResult::Simplified(
+                ScalarUDF::from(fixed).call(arguments),
+            ));
         }
         match arguments.pop() {
-            Some(value) if self.of_others == Others::Cast && !is_text(&context.get_data_type(&value)?) => {
+            Some(value) if !(self.is_called_for)(&context.get_data_type(&value)?) => {
                 Ok(ExprSimplifyResult::Simplified(cast(value, self.returns.clone())))
             }
             last => {

@@ -42,13 +42,17 @@ const STATEMENTS: &[&str] = &[
     "select 'x' > 5 as a, '5' = 5 as b, 5 < '5' as c, null < 'x' as d, 5.5 > 'inf' as e",
     "select utid, utid = ' 1 ' as a, utid = '1.0' as b, utid = '0x1' as c, utid >= '1e0' as d, '2' <= utid as e from thread order by utid",
     "select count() as n from sched where ts = (select cast(max(ts) as text) from sched) or ts + 1 > '1.5'",
+    // Texts meet numbers only beside a column or a cast.
+    "select count() as n, sum(dur + 0 > '5') as a, sum(dur + 0 < 'x') as b, sum(cast(dur + 0 as int) > '5') as c, sum(dur > '5') as d, max(dur) > '5' as e, max(cpu) = '1' as f from sched",
+    "select sum(substr(name, 1, 1) > 5) as a, sum(cast(utid as text) = utid) as b, sum(cast(utid as text) = utid + 0) as c, sum(cast(utid as text) > 2) as d, sum(printf('%d', utid) = utid) as e, sum(printf('%d', utid) = utid + 0) as f, sum((select cast(max(tid) as text) from thread) >= tid) as g from thread",
+    "select 0.00001 || 'x' as a, 'x' || 1e20 as b, cast(0.00001 as text) as c, cast(1e15 as text) as d, cast('a' as text) as e, cast(null as text) as f, 1.0 || 2 as g, sum(dur) || '' || avg(dur) as h, cast(avg(dur) as text) as i from sched",
     // Digits beyond those of a number with a fraction.
     "create perfetto table large as select 1234567890123456789 as ts union all select 1234567890123456788; select ts, ts = '1234567890123456789' as a, ts < '1234567890123456789' as b, ts > '1234567890123456788.0' as c from large order by ts",
     "with large as (select 1234567890123456789 + utid as ts from thread) select count() as n from large where ts = 1234567890123456789",
     // Values of JSON in a query of their own.
     "with found as (select json_extract('{\"a\": 9, \"b\": \"x\"}', '$.a') as a, json_extract('{\"b\": 10.5}', '$.b') as b) select a > 10 as a, a < 10 as b, b = 10.5 as c, 8 < a as d from found",
-    "select name, depth from (select json_extract('{\"n\": ' || utid || '}', '$.n') as depth, name from (select utid, name from thread)) where depth > 10 or depth = 2 order by depth + 0, name",
-    "with found as (select json_extract('{\"n\": \"x' || utid % 3 || '\"}', '$.n') as kind, utid from thread) select kind, count() as n, max(kind) as most from found group by kind order by kind",
+    "select name, depth from (select json_extract('{\"n\": ' || utid || '}', '$.n') as depth, name from (select utid, name from thread)) where depth > 10 or depth = 2 order by cast(depth as int), name",
+    "with found as (select json_extract('{\"n\": \"x' || (utid % 3) || '\"}', '$.n') as kind, utid from thread) select kind, count() as n, max(kind) as most from found group by kind order by kind",
     "with found as (select json_extract('{\"n\": ' || utid || '}', '$.n') as n, utid from thread) select a.utid, a.n > 2 as many, lag(a.n) over (order by a.utid) < 3 as few from found a join found b on a.utid = b.utid order by a.utid",
     "select x, x = 'a' as y from (select json_extract('[\"a\"]', '$[0]') as x union all select 'b' union all select 'a') order by x, y",
     "create perfetto table of_json as select json_extract('[9]', '$[0]') as x; select x < 10 as a, x > 10 as b from of_json where x is not null",
