@@ -12,6 +12,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 /// The exit status of a program that Ctrl-C has ended, as shells have it.
 const INTERRUPTED: i32 = 130;
 
+/// How long work has after Ctrl-C that ends by itself.
+#[cfg(feature = "ballista")]
+const TO_END: std::time::Duration = std::time::Duration::from_secs(10);
+
 /// What Ctrl-C ends.
 static RUNNING: Mutex<Option<oneshot::Sender<()>>> = Mutex::new(None);
 
@@ -52,6 +56,32 @@ pub(crate) async fn until_interrupted<T>(work: impl Future<Output = Result<T, St
     match done {
         Either::Left((result, _)) => result,
         Either::Right(_) => Err("interrupted".to_owned()),
+    }
+}
+
+/// Why work has ended.
+#[cfg(feature = "ballista")]
+pub(crate) enum End {
+    ByItself,
+    Interrupted,
+}
+
+/// Does work that hears Ctrl-C itself. When it is pressed, the work has some time to end; pressed again, it ends the program. Returns what went wrong, as a
+/// sentence.
+#[cfg(feature = "ballista")]
+pub(crate) async fn until_ended(work: impl Future<Output = Result<(), String>>) -> Result<End, String> {
+    let (sender, pressed) = oneshot::channel();
+    set_running(Some(sender));
+    let work = match select(Box::pin(work), pressed).await {
+        Either::Left((result, _)) => {
+            set_running(None);
+            return result.map(|()| End::ByItself);
+        }
+        Either::Right((_, work)) => work,
+    };
+    match tokio::time::timeout(TO_END, work).await {
+        Ok(result) => result.map(|()| End::Interrupted),
+        Err(_) => Err(format!("interrupted, and not done after {} s", TO_END.as_secs())),
     }
 }
 

@@ -42,25 +42,36 @@ struct Cluster {
     scheduler: String,
     /// Where the results of each executor are.
     work: [PathBuf; 2],
-    _processes: Vec<Process>,
+    /// The scheduler and the executors.
+    processes: Vec<Process>,
+}
+
+/// An address of this test process's own: then no other program has its ports.
+fn host() -> String {
+    let [a, b, c, _] = std::process::id().to_le_bytes();
+    format!("127.{}.{b}.{a}", 100 + c)
+}
+
+/// Starts a scheduler, and returns where it listens.
+fn scheduler(arguments: &[&str]) -> (Process, String) {
+    let mut scheduler = Process(
+        program(&[&["scheduler"], arguments].concat())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap(),
+    );
+    let mut line = String::new();
+    BufReader::new(scheduler.0.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    let address = line.strip_prefix("listening at ").unwrap().trim().to_owned();
+    (scheduler, address)
 }
 
 impl Cluster {
     fn start(folder: &Path) -> Cluster {
-        // Of this test process's own: then no other program has its ports.
-        let [a, b, c, _] = std::process::id().to_le_bytes();
-        let host = format!("127.{}.{b}.{a}", 100 + c);
-        let mut scheduler = Process(
-            program(&["scheduler", "--listen", &format!("{host}:50050")])
-                .stdout(Stdio::piped())
-                .spawn()
-                .unwrap(),
-        );
-        let mut line = String::new();
-        BufReader::new(scheduler.0.stdout.take().unwrap())
-            .read_line(&mut line)
-            .unwrap();
-        let address = line.strip_prefix("listening at ").unwrap().trim().to_owned();
+        let host = host();
+        let (scheduler, address) = scheduler(&["--listen", &format!("{host}:50050")]);
         let work = ["one", "two"].map(|name| folder.join(name));
         let mut processes = vec![scheduler];
         for (work, port) in work.iter().zip([50060, 50070]) {
@@ -83,7 +94,7 @@ impl Cluster {
         Cluster {
             scheduler: address,
             work,
-            _processes: processes,
+            processes,
         }
     }
 }
@@ -161,6 +172,18 @@ fn a_scheduler_with_two_executors_gives_the_answers_of_one_process() {
             "create table t as select * from thread; select * from t",
             "make a view",
         ),
+        (
+            "copy (select utid from thread) to '/nowhere/x.parquet' stored as parquet",
+            "would write files there",
+        ),
+        (
+            "explain analyze copy (select utid from thread) to '/nowhere/x.parquet' stored as parquet",
+            "would write files there",
+        ),
+        (
+            "insert into thread select * from thread",
+            "would write files there",
+        ),
     ] {
         let refused = output(&["query", "--scheduler", &cluster.scheduler, &tables, sql]);
         let told = String::from_utf8_lossy(&refused.stderr);
@@ -176,11 +199,36 @@ fn a_scheduler_with_two_executors_gives_the_answers_of_one_process() {
         assert!(here.lines().count() > 3, "{here}");
     }
     // The scheduler may give one executor all parts of statements as small as these.
-    let results = |work: &PathBuf| std::fs::read_dir(work).unwrap().count();
+    let entries = |folder: &Path| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(folder).unwrap();
+        entries.map(|entry| entry.unwrap().path()).collect()
+    };
+    let results = |work: &PathBuf| entries(work).iter().map(|own| entries(own).len()).sum::<usize>();
     assert!(
         cluster.work.iter().map(results).sum::<usize>() > 0,
         "no executor has results"
     );
+    // An executor that is interrupted says goodbye: the other one answers alone. It takes its results with it.
+    let mut cluster = cluster;
+    let interrupted = |cluster: &mut Cluster, work: usize| {
+        let mut process = cluster.processes.remove(1);
+        let process = &mut process.0;
+        rustix::process::kill_process(
+            rustix::process::Pid::from_child(process),
+            rustix::process::Signal::INT,
+        )
+        .unwrap();
+        let status = process.wait().unwrap();
+        assert!(status.success(), "{status}");
+        assert!(entries(&cluster.work[work]).is_empty());
+    };
+    interrupted(&mut cluster, 0);
+    let here = answer(&["query", &tables, LATENCY]);
+    assert_eq!(
+        answer(&["query", "--scheduler", &cluster.scheduler, &tables, LATENCY]),
+        here
+    );
+    interrupted(&mut cluster, 1);
 }
 
 #[test]
@@ -206,4 +254,138 @@ fn what_a_cluster_cannot_do_is_said() {
     ]);
     let told = String::from_utf8_lossy(&of_trace.stderr).into_owned();
     assert!(told.contains("export the traces into one first"), "{told}");
+}
+
+#[test]
+fn addresses_that_cannot_work_are_refused() {
+    let host = host();
+    let taken = std::net::TcpListener::bind(format!("{host}:50091")).unwrap();
+    let taken_by_results = format!("{host}:50091");
+    let taken_by_work = format!("{host}:50090");
+    let refused = |arguments: &[&str], complaint: &str| {
+        let output = output(arguments);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {told}");
+        assert!(told.contains(complaint), "{arguments:?}: {told}");
+    };
+    refused(
+        &["scheduler", "--listen", "0.0.0.0:50050"],
+        "0.0.0.0 is every address of this machine",
+    );
+    refused(
+        &["executor", "--listen", "[::]:50051"],
+        "name it with --advertise",
+    );
+    refused(
+        &[
+            "executor",
+            "--listen",
+            "127.0.0.1:50051",
+            "--advertise",
+            "0.0.0.0",
+        ],
+        "name it with --advertise",
+    );
+    refused(
+        &["executor", "--listen", "127.0.0.1:0"],
+        "choose another one than 0",
+    );
+    refused(
+        &["executor", "--listen", &taken_by_results],
+        &format!("cannot listen at {host}:50091, where results are fetched"),
+    );
+    refused(
+        &["executor", "--listen", &taken_by_work],
+        &format!("cannot listen at {host}:50091, where the scheduler gives work"),
+    );
+    drop(taken);
+    // Nobody listens there.
+    refused(
+        &[
+            "executor",
+            "--listen",
+            &taken_by_results,
+            "--scheduler",
+            "127.0.0.1:1",
+        ],
+        "the executor of the scheduler at 127.0.0.1:1 cannot work",
+    );
+}
+
+#[test]
+fn parts_of_a_cluster_find_each_other_by_what_they_advertise() {
+    let folder = tempfile::tempdir().unwrap();
+    let tables = tables(folder.path(), 2);
+    let sql = "select trace, count(*) as n from thread group by trace order by trace";
+    let here = answer(&["query", &tables, sql, "-f", "csv"]);
+    let host = host();
+    let mut pairs = vec![("0.0.0.0", host.as_str(), host.clone())];
+    match std::net::TcpListener::bind("[::1]:0") {
+        Ok(_) => pairs.push(("[::1]", "::1", "[::1]".to_owned())),
+        Err(error) => println!("skipped: [::1] is no address here: {error}"),
+    }
+    for (place, (listen, advertise, in_address)) in pairs.iter().enumerate() {
+        // These addresses are not this process's own, so their ports are.
+        let ports = free_ports(listen);
+        let (_scheduler, address) =
+            scheduler(&["--listen", &format!("{listen}:0"), "--advertise", advertise]);
+        let port = address.rsplit(':').next().unwrap();
+        let address = format!("{in_address}:{port}");
+        let listen = format!("{listen}:{ports}");
+        let arguments = [
+            "executor",
+            "--scheduler",
+            &address,
+            "--listen",
+            &listen,
+            "--advertise",
+            advertise,
+        ];
+        let _executor = Process(program(&arguments).spawn().unwrap());
+        let there = answer(&["query", "--scheduler", &address, &tables, sql, "-f", "csv"]);
+        assert_eq!(there, here, "{place}: {listen}");
+    }
+}
+
+/// Returns the first of two ports, one after the other, that nobody has.
+fn free_ports(host: &str) -> u16 {
+    let bind = |port: u16| std::net::TcpListener::bind(format!("{host}:{port}"));
+    (0..100)
+        .find_map(|_| {
+            let first = bind(0).ok()?;
+            let port = first.local_addr().ok()?.port();
+            bind(port.checked_add(1)?).ok()?;
+            Some(port)
+        })
+        .unwrap()
+}
+
+#[test]
+fn a_folder_without_traces_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let tables = tables(folder.path(), 2);
+    for table in std::fs::read_dir(&tables).unwrap() {
+        let table = table.unwrap().path();
+        let Ok(dates) = std::fs::read_dir(&table) else {
+            continue;
+        };
+        for date in dates {
+            let date = date.unwrap().path();
+            if date.is_dir() {
+                std::fs::remove_dir_all(date).unwrap();
+            }
+        }
+    }
+    let refused = output(&[
+        "query",
+        "--scheduler",
+        "127.0.0.1:1",
+        &tables,
+        "select 1 from thread",
+    ]);
+    let told = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        !refused.status.success() && told.contains("has no traces; export some into it first"),
+        "{told}"
+    );
 }

@@ -11,7 +11,8 @@ use datafusion::common::{Column, JoinType};
 use datafusion::error::Result;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{
-    Expr, Filter, Join, LogicalPlan, LogicalPlanBuilder, Projection, SubqueryAlias,
+    BinaryExpr, Expr, Filter, Join, LogicalPlan, LogicalPlanBuilder, Operator, Projection, SubqueryAlias,
+    Window,
 };
 use datafusion::optimizer::AnalyzerRule;
 
@@ -129,10 +130,18 @@ impl Lifting {
                 let plan = SubqueryAlias::try_new(Arc::new(input), alias.alias)?;
                 Ok((LogicalPlan::SubqueryAlias(plan), lifted))
             }
-            LogicalPlan::Join(join) if join.join_type == JoinType::Inner => {
+            LogicalPlan::Join(join) if is_of_the_left(join.join_type) => {
                 let (left, mut lifted) = self.lift(Arc::unwrap_or_clone(join.left))?;
-                let (right, more) = self.lift(Arc::unwrap_or_clone(join.right))?;
-                lifted.extend(more);
+                let right = Arc::unwrap_or_clone(join.right);
+                let right = match join.join_type {
+                    JoinType::Inner => {
+                        let (right, more) = self.lift(right)?;
+                        lifted.extend(more);
+                        right
+                    }
+                    // A condition on its rows would take rows of the left side away.
+                    _ => self.settle(right)?,
+                };
                 let join = Join::try_new(
                     Arc::new(left),
                     Arc::new(right),
@@ -145,15 +154,38 @@ impl Lifting {
                 )?;
                 Ok((LogicalPlan::Join(join), lifted))
             }
+            LogicalPlan::Sort(mut sort) if sort.fetch.is_none() => {
+                let (input, lifted) = self.lift(Arc::unwrap_or_clone(sort.input))?;
+                sort.input = Arc::new(input);
+                Ok((LogicalPlan::Sort(sort), lifted))
+            }
+            LogicalPlan::Window(window) => {
+                let (input, lifted) = self.lift(window.input.as_ref().clone())?;
+                // Rows that meet equalities with the same values are one partition.
+                let Some(keys) = lifted.iter().map(own_side).collect::<Option<Vec<Expr>>>() else {
+                    return Ok((self.settled_inside(LogicalPlan::Window(window))?, Vec::new()));
+                };
+                if keys.is_empty() {
+                    return Ok((LogicalPlan::Window(window), lifted));
+                }
+                let within = window
+                    .window_expr
+                    .into_iter()
+                    .map(|value| partitioned(value, &keys));
+                let within = Window::try_new(within.collect::<Result<_>>()?, Arc::new(input))?;
+                Ok((LogicalPlan::Window(within), lifted))
+            }
             // Its columns are those of the plan around it.
             LogicalPlan::Subquery(_) => Ok((plan, Vec::new())),
-            other => {
-                let settled = other
-                    .map_children(|child| Ok(Transformed::yes(self.settle(child)?)))?
-                    .data;
-                Ok((settled.recompute_schema()?, Vec::new()))
-            }
+            other => Ok((self.settled_inside(other)?, Vec::new())),
         }
+    }
+
+    /// Settles what is below a plan.
+    fn settled_inside(&mut self, plan: LogicalPlan) -> Result<LogicalPlan> {
+        plan.map_children(|child| Ok(Transformed::yes(self.settle(child)?)))?
+            .data
+            .recompute_schema()
     }
 
     /// Adds the columns that a condition names to those of a projection, with names of their own, and names them so.
@@ -165,6 +197,46 @@ impl Lifting {
             Column::from_name(name)
         })
     }
+}
+
+/// Whether a condition on the left side of a join keeps its meaning above the join.
+fn is_of_the_left(kind: JoinType) -> bool {
+    matches!(
+        kind,
+        JoinType::Inner | JoinType::Left | JoinType::LeftSemi | JoinType::LeftAnti
+    )
+}
+
+/// The side without columns of the query around of an equality whose other side has only those.
+fn own_side(condition: &Expr) -> Option<Expr> {
+    let Expr::BinaryExpr(BinaryExpr {
+        left,
+        op: Operator::Eq,
+        right,
+    }) = condition
+    else {
+        return None;
+    };
+    let is_outer = |side: &Expr| side.contains_outer() && side.column_refs().is_empty();
+    match (left.as_ref(), right.as_ref()) {
+        (own, outer) | (outer, own) if is_outer(outer) && !own.contains_outer() => Some(own.clone()),
+        _ => None,
+    }
+}
+
+/// Adds keys of partitions to a window's function, which keeps its name.
+fn partitioned(value: Expr, keys: &[Expr]) -> Result<Expr> {
+    let name = value.schema_name().to_string();
+    let value = value.transform_up(|part| {
+        Ok(match part {
+            Expr::WindowFunction(mut function) => {
+                function.params.partition_by.extend_from_slice(keys);
+                Transformed::yes(Expr::WindowFunction(function))
+            }
+            other => Transformed::no(other),
+        })
+    });
+    Ok(value?.data.alias(name))
 }
 
 fn renamed(expression: Expr, mut name: impl FnMut(&Column) -> Column) -> Result<Expr> {

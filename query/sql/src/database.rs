@@ -37,6 +37,9 @@ const LEAST: usize = 64 << 20;
 /// The table of kernel events, and the one that has their fields.
 const WITH_EVENTS: [&str; 2] = ["ftrace_event", "args"];
 
+/// The function that becomes a query for one value of `metadata`.
+const METADATA: &str = "extract_metadata";
+
 /// What is read of a file's end at once where each request costs time. The end of a large file has some 10 KB, and many small files are not much larger.
 const END_OF_FILE: usize = 64 << 10;
 
@@ -123,12 +126,18 @@ impl Database {
             let first_ids = FirstIds::default();
             let traces =
                 PartitionedFolder::traces(folder).map_err(|error| Error::Source(error.to_string()))?;
+            if traces.is_empty() {
+                return Err(without_traces(folder));
+            }
             for trace in traces {
                 first_ids.of(trace);
             }
             return Database::with(Source::Folder(folder.into()), Some(first_ids), options).await;
         }
         if TABLES.iter().any(|table| folder.join(table.name).is_dir()) {
+            if !TABLES.iter().any(|table| has_entries(&folder.join(table.name))) {
+                return Err(without_traces(folder));
+            }
             return Database::with(Source::Folder(folder.into()), None, options).await;
         }
         Database::open_traces(&[source.to_owned()], options).await
@@ -293,8 +302,13 @@ impl Database {
     /// Takes a text of statements apart, at its `;`. Macros that it defines are known from then on.
     ///
     /// # Errors
-    /// If it is no SQL.
+    /// If it is no SQL, or has a function that only one trace has.
     pub fn parse(&mut self, sql: &str) -> Result<Vec<Statement>, Error> {
+        if self.traces() == Traces::Many && dialect::has_word(sql, METADATA)? {
+            return Err(Error::Source(format!(
+                "{METADATA} is for one trace, as each trace has metadata of its own; join `metadata` by `trace` instead"
+            )));
+        }
         let parsed = dialect::parse(sql, &mut self.macros)?;
         Ok(parsed.into_iter().map(Statement).collect())
     }
@@ -569,6 +583,18 @@ impl Database {
             tables.extend(functions::tables_of(&word));
         }
     }
+}
+
+/// Whether a folder has anything in it.
+fn has_entries(folder: &Path) -> bool {
+    std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some())
+}
+
+fn without_traces(folder: &Path) -> Error {
+    Error::Source(format!(
+        "{} has no traces; export some into it first",
+        folder.display()
+    ))
 }
 
 /// Returns the words of a text in small letters, also those in quotes.

@@ -156,10 +156,26 @@ fn with_columns(name: &str, body: LogicalPlan, columns: &[(String, DataType)]) -
 /// Puts values in the place of a body's arguments.
 fn with_values(body: &LogicalPlan, names: &[String], values: &[Expr]) -> Result<LogicalPlan> {
     let plan = body.clone().transform_down_with_subqueries(|node| {
-        node.map_expressions(|expression| with_values_in(expression, names, values))?
-            .map_data(LogicalPlan::recompute_schema)
+        with_names_kept(node, |expression| with_values_in(expression, names, values))
     });
     Ok(plan?.data)
+}
+
+/// Changes the expressions of a part of a plan. Its columns keep their names, by which the parts above refer to them.
+fn with_names_kept(
+    node: LogicalPlan,
+    mut change: impl FnMut(Expr) -> Result<Transformed<Expr>>,
+) -> Result<Transformed<LogicalPlan>> {
+    let names = NamePreserver::new(&node);
+    node.map_expressions(|expression| {
+        let name = names.save(&expression);
+        let changed = change(expression)?;
+        Ok(match changed.transformed {
+            true => changed.update_data(|expression| name.restore(expression)),
+            false => changed,
+        })
+    })?
+    .map_data(LogicalPlan::recompute_schema)
 }
 
 fn with_values_in(expression: Expr, names: &[String], values: &[Expr]) -> Result<Transformed<Expr>> {
@@ -353,16 +369,7 @@ impl Expand {
                 node => node,
             };
             let schema = merge_schema(&node.inputs());
-            let names = NamePreserver::new(&node);
-            node.map_expressions(|expression| {
-                let name = names.save(&expression);
-                let expanded = Expand::in_expression(expression, &schema)?;
-                Ok(match expanded.transformed {
-                    true => expanded.update_data(|expression| name.restore(expression)),
-                    false => expanded,
-                })
-            })?
-            .map_data(LogicalPlan::recompute_schema)
+            with_names_kept(node, |expression| Expand::in_expression(expression, &schema))
         });
         Ok(expanded?.data)
     }

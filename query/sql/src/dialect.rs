@@ -84,6 +84,11 @@ pub(crate) fn texts(sql: &str) -> Result<Vec<String>> {
     Ok(texts.collect())
 }
 
+/// Whether a text has this word, other than in quotes and comments.
+pub(crate) fn has_word(sql: &str, word: &str) -> Result<bool> {
+    Ok(tokenized(sql)?.iter().any(|token| is_word(token, word)))
+}
+
 /// Returns the tokens of a text without space and comments.
 fn tokenized(sql: &str) -> Result<Vec<TokenWithSpan>> {
     let mut tokens = Tokenizer::new(&GenericDialect {}, sql)

@@ -21,6 +21,8 @@ pub enum Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // They join a query with the one around it.
+        let rules = ["'scalar_subquery_to_join' failed", "'decorrelate_"];
         match self {
             Error::Source(message) => f.write_str(message),
             Error::Objects(error) => error.fmt(f),
@@ -30,7 +32,7 @@ impl fmt::Display for Error {
                 | DataFusionError::Execution(message)
                 | DataFusionError::NotImplemented(message)
                 | DataFusionError::ResourcesExhausted(message) => {
-                    let what = ["ScalarSubquery", "InSubquery", "Exists"];
+                    let what = ["ScalarSubquery", "InSubquery", "Exists", "OuterReferenceColumn"];
                     match message.starts_with("Physical plan does not support")
                         && what.iter().any(|it| message.contains(it))
                     {
@@ -46,7 +48,10 @@ impl fmt::Display for Error {
                     let first = first.map_or_else(String::new, |first| format!(": {first}"));
                     write!(f, "tables in object storage cannot be read: {text}{first}")
                 }
-                other => other.fmt(f),
+                other => match rules.iter().any(|rule| error.to_string().contains(rule)) {
+                    true => f.write_str(NO_JOIN),
+                    false => other.fmt(f),
+                },
             },
         }
     }

@@ -34,8 +34,9 @@ use futures::FutureExt;
 
 use crate::{arguments, clock_functions, dialect, planning};
 
+pub(crate) use dates::EPOCH_WITH_FRACTION;
 pub(crate) use pairs::{Method, Pairs, sorted};
-pub(crate) use sqlite::{REAL, SUBSTRING, WHOLE};
+pub(crate) use sqlite::{REAL, SUBSTRING, TEXT, WHOLE};
 pub(crate) use sweep::Uncovered;
 pub(crate) use truth::TRUTH;
 pub use units::{bytes as human_bytes, duration as human_duration};
@@ -48,7 +49,7 @@ pub fn register(context: &SessionContext) {
         .chain(texts::functions())
         .chain(sqlite::functions())
         .chain(dates::functions())
-        .chain([truth])
+        .chain([truth, truth::number_of_text()])
     {
         context.register_udf(function);
     }

@@ -65,7 +65,8 @@ pub(crate) async fn plan_answer(context: &SessionContext, mut statement: Stateme
     LogicalPlanBuilder::from(plan).project(columns)?.build()
 }
 
-/// Refuses a plan that other processes cannot run: with rows in the memory of this one, or with recursion, which Ballista has not.
+/// Refuses a plan that other processes cannot run: with rows in the memory of this one, or with recursion, which Ballista has not. It also refuses plans that
+/// write files: they would be on whichever machine ran that part.
 pub(crate) fn check_for_elsewhere(context: &SessionContext, plan: &LogicalPlan) -> Result<()> {
     if matches!(plan, LogicalPlan::Ddl(DdlStatement::CreateMemoryTable(_))) {
         return plan_err!("a table that a statement makes would be in this process only; make a view");
@@ -74,6 +75,11 @@ pub(crate) fn check_for_elsewhere(context: &SessionContext, plan: &LogicalPlan) 
         return Ok(());
     }
     context.state().optimize(plan)?.apply_with_subqueries(|node| {
+        if matches!(node, LogicalPlan::Copy(_) | LogicalPlan::Dml(_)) {
+            return plan_err!(
+                "a statement on other machines would write files there; write the answer with --out, or ask without a scheduler"
+            );
+        }
         let is_here = match node {
             LogicalPlan::RecursiveQuery(_) => true,
             LogicalPlan::TableScan(scan) if scan.table_name.schema() == Some(INFORMATION_SCHEMA) => false,

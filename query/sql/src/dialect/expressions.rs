@@ -19,14 +19,14 @@ use datafusion::sql::sqlparser::ast::{
 use datafusion::sql::sqlparser::dialect::GenericDialect;
 use datafusion::sql::sqlparser::parser::Parser;
 
-use crate::functions::{REAL, SUBSTRING, TRUTH, WHOLE};
+use crate::functions::{EPOCH_WITH_FRACTION, REAL, SUBSTRING, TEXT, TRUTH, WHOLE};
 
 use super::tokens::{IS, IS_NOT, PATTERN};
 use super::{existence, groups, laterals, rows};
 
 /// Rewrites all expressions of a statement.
 pub(super) fn rewrite(statement: &mut Statement) -> Result<()> {
-    visit(statement, &mut Rewriter)
+    visit(statement, &mut Rewriter::default())
 }
 
 /// Gives the placeholders in a function's body the types of its arguments.
@@ -57,25 +57,39 @@ pub(super) fn visit<V: VisitorMut<Break = DataFusionError>>(
     }
 }
 
-/// Calls a selected `extract_metadata(..)` what it is written as: the queries that such calls become would all have one name.
-fn name_metadata(item: &mut SelectItem) {
-    if let SelectItem::UnnamedExpr(Expr::Function(function)) = item
-        && function.name.to_string().eq_ignore_ascii_case("extract_metadata")
-    {
-        *item = SelectItem::ExprWithAlias {
-            alias: Ident::with_quote('"', function.to_string()),
-            expr: Expr::Function(function.clone()),
-        };
+/// The names of what each query selects, as the queries around come first.
+#[derive(Default)]
+struct Rewriter {
+    written: Vec<Vec<Option<String>>>,
+}
+
+/// Returns how a selected value without a name is written. Columns have names.
+fn written(item: &SelectItem) -> Option<String> {
+    match item {
+        SelectItem::UnnamedExpr(Expr::Identifier(_) | Expr::CompoundIdentifier(_)) => None,
+        // `CAST(x AS INT)` has become this among the tokens.
+        SelectItem::UnnamedExpr(value) => Some(value.to_string().replace(" AS BIGINT)", " AS INTEGER)")),
+        _ => None,
     }
 }
 
-struct Rewriter;
+/// Calls a selected value what it was written as, if it was rewritten.
+fn keep_name(item: &mut SelectItem, name: Option<String>) {
+    if let (Some(name), Some(now)) = (name, written(item))
+        && name != now
+        && let SelectItem::UnnamedExpr(value) = item
+    {
+        let expr = std::mem::replace(value, null());
+        let alias = Ident::with_quote('"', name);
+        *item = SelectItem::ExprWithAlias { expr, alias };
+    }
+}
 
 impl VisitorMut for Rewriter {
     type Break = DataFusionError;
 
     fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<DataFusionError> {
-        select.projection.iter_mut().for_each(name_metadata);
+        self.written.push(select.projection.iter().map(written).collect());
         ControlFlow::Continue(())
     }
 
@@ -87,6 +101,10 @@ impl VisitorMut for Rewriter {
         groups::complete(select);
         if let Err(error) = laterals::complete(select) {
             return ControlFlow::Break(error);
+        }
+        let names = self.written.pop().unwrap_or_default();
+        for (item, name) in select.projection.iter_mut().zip(names) {
+            keep_name(item, name);
         }
         let joins = select.from.iter_mut().flat_map(|from| &mut from.joins);
         for join in joins {
@@ -160,6 +178,7 @@ impl VisitorMut for Rewriter {
                 let name = match data_type {
                     ast::DataType::BigInt(None) => WHOLE,
                     ast::DataType::Double(_) | ast::DataType::Real | ast::DataType::Float(_) => REAL,
+                    ast::DataType::Text => TEXT,
                     _ => return ControlFlow::Continue(()),
                 };
                 *expression = call(name, vec![*take(expr)]);
@@ -349,6 +368,10 @@ fn replaced(function: &mut Function) -> Option<Expr> {
                 "(select {column} from metadata where name = '{name}' limit 1)"
             ))
         }
+        ("unixepoch", values) if values.iter().any(|value| is_subsec(value)) => {
+            function.name = named(EPOCH_WITH_FRACTION);
+            None
+        }
         ("sign", [_]) => {
             function.name = named("signum");
             Some(cast(
@@ -385,6 +408,14 @@ fn replaced(function: &mut Function) -> Option<Expr> {
         }
         _ => None,
     }
+}
+
+/// Whether a value is the modifier of a time that shows fractions of seconds.
+fn is_subsec(value: &Expr) -> bool {
+    let Expr::Value(value) = value else {
+        return false;
+    };
+    matches!(&value.value, Value::SingleQuotedString(text) if ["subsec", "subsecond"].iter().any(|it| text.eq_ignore_ascii_case(it)))
 }
 
 /// Whether a key of the trace processor's metadata has a number.
@@ -434,39 +465,13 @@ fn condition(expression: &mut Expr) {
     }
 }
 
-/// Makes 0 or 1 of a condition that is selected, unless it is a null, which has no type yet. What was rewritten keeps the name that it had.
+/// Makes 0 or 1 of a condition that is selected, unless it is a null, which has no type yet.
 fn selected(item: &mut SelectItem) {
-    let (SelectItem::UnnamedExpr(value) | SelectItem::ExprWithAlias { expr: value, .. }) = &mut *item else {
-        return;
-    };
-    let is_null = matches!(value, Expr::Value(value) if value.value == Value::Null);
-    let name = match cast_name(value) {
-        Some(name) => name,
-        None if is_condition(value) && !is_null => value.to_string(),
-        None => return,
-    };
-    as_number(value);
-    if let SelectItem::UnnamedExpr(value) = item {
-        let expr = std::mem::replace(value, null());
-        let alias = Ident::with_quote('"', name);
-        *item = SelectItem::ExprWithAlias { expr, alias };
+    if let SelectItem::UnnamedExpr(value) | SelectItem::ExprWithAlias { expr: value, .. } = item
+        && !matches!(value, Expr::Value(value) if value.value == Value::Null)
+    {
+        as_number(value);
     }
-}
-
-/// Returns how a cast is written that was rewritten.
-fn cast_name(expression: &Expr) -> Option<String> {
-    let Expr::Function(function) = expression else {
-        return None;
-    };
-    let kind = match &function.name {
-        name if *name == named(WHOLE) => "INTEGER",
-        name if *name == named(REAL) => "REAL",
-        _ => return None,
-    };
-    let FunctionArguments::List(list) = &function.args else {
-        return None;
-    };
-    Some(format!("CAST({} AS {kind})", list.args.first()?))
 }
 
 /// Makes 0 or 1 of an expression that is a condition.

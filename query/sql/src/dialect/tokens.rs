@@ -1,7 +1,7 @@
 //! What DataFusion's parser does not know, rewritten token by token:
 //! - `CREATE [OR REPLACE] PERFETTO TABLE|VIEW` loses its word `PERFETTO` and its columns;
 //! - `x GLOB 'pattern'` and `x NOT GLOB 'pattern'` become comparisons with a regular expression;
-//! - `[name]` becomes a name in double quotes;
+//! - `[name]` becomes a name in backticks, which is never a text;
 //! - `x IS y` and `x IS NOT y` become operators;
 //! - `CAST(x AS INT)` has 64 bits in the trace processor and 32 in DataFusion.
 
@@ -43,7 +43,7 @@ pub(super) fn name_in_brackets(tokens: &mut Vec<TokenWithSpan>) {
         }
         let name = Token::Word(Word {
             value: inside.iter().map(|token| token.token.to_string()).collect(),
-            quote_style: Some('"'),
+            quote_style: Some('`'),
             keyword: Keyword::NoKeyword,
         });
         let span = tokens[begin].span;

@@ -43,6 +43,9 @@ const ROWS: usize = 8192;
 /// What a row of the inputs takes until the table is at its end.
 const BYTES_OF_ROW: usize = 48;
 
+/// What a pair takes until it is handed out.
+const BYTES_OF_PAIR: usize = 16;
+
 fn schema() -> SchemaRef {
     let column = |name| Field::new(name, DataType::Int64, false);
     Arc::new(Schema::new(vec![column(OF), column(OTHER)]))
@@ -228,16 +231,18 @@ impl ExecutionPlan for Scan {
             let slices = read.first().map_or(&[][..], Vec::as_slice);
             let family = Family::new(kin, slices, flows)?;
             let asked = family.asked(kin);
-            let state = Walk {
+            let walk = Walk {
                 kin,
                 family,
                 asked,
                 next: 0,
                 wanted,
+                judged: Vec::new().into_iter(),
                 found: Vec::new(),
+                of_found: memory.new_empty(),
                 _memory: memory,
             };
-            Ok::<_, DataFusionError>(futures::stream::iter(state))
+            Ok::<_, DataFusionError>(futures::stream::try_unfold(walk, Walk::step))
         });
         let batches = batches.try_flatten();
         Ok(Box::pin(RecordBatchStreamAdapter::new(schema(), batches)))
@@ -249,24 +254,56 @@ struct Walk {
     kin: Kin,
     family: Family,
     asked: Vec<i64>,
-    /// How many of `asked` were gone through.
+    /// How many of `asked` were judged.
     next: usize,
     wanted: Vec<Arc<dyn PhysicalExpr>>,
+    /// The ids that are wanted and were not yet followed.
+    judged: std::vec::IntoIter<i64>,
     /// Batches that were made and not yet handed out, the last first.
     found: Vec<RecordBatch>,
+    /// The memory of these batches.
+    of_found: MemoryReservation,
     _memory: MemoryReservation,
 }
 
 impl Walk {
-    /// Makes the pairs of the next ids.
-    fn make(&mut self) -> Result<()> {
+    /// Returns the next batch and what is left. It gives way to other tasks, such as the one that waits for Ctrl-C.
+    async fn step(mut self) -> Result<Option<(RecordBatch, Walk)>> {
+        loop {
+            if let Some(batch) = self.found.pop() {
+                return Ok(Some((batch, self)));
+            }
+            tokio::task::consume_budget().await;
+            if self.judged.len() == 0 {
+                if self.next == self.asked.len() {
+                    return Ok(None);
+                }
+                self.judge()?;
+            }
+            self.make()?;
+        }
+    }
+
+    /// Takes the next ids, as far as they are wanted.
+    fn judge(&mut self) -> Result<()> {
         let end = self.asked.len().min(self.next + ROWS);
         let chunk = Int64Array::from_iter_values(self.asked[self.next..end].iter().copied());
         self.next = end;
+        self.judged = self.judged(chunk)?.values().to_vec().into_iter();
+        Ok(())
+    }
+
+    /// Makes pairs of the next ids, until a batch is full. Only the pairs of the last id may be more.
+    fn make(&mut self) -> Result<()> {
+        self.of_found.free();
         let (mut ofs, mut others) = (Vec::new(), Vec::new());
-        for of in self.judged(chunk)?.values() {
-            self.family.kin(self.kin, *of, &mut others);
-            ofs.resize(others.len(), *of);
+        while others.len() < ROWS
+            && let Some(of) = self.judged.next()
+        {
+            self.family.kin(self.kin, of, &mut others);
+            self.of_found
+                .try_grow((others.len() - ofs.len()) * BYTES_OF_PAIR)?;
+            ofs.resize(others.len(), of);
         }
         let columns: [ArrayRef; 2] = [
             Arc::new(Int64Array::from(ofs)),
@@ -301,20 +338,77 @@ impl Walk {
     }
 }
 
-impl Iterator for Walk {
-    type Item = Result<RecordBatch>;
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
 
-    fn next(&mut self) -> Option<Result<RecordBatch>> {
-        loop {
-            if let Some(batch) = self.found.pop() {
-                return Some(Ok(batch));
-            }
-            if self.next == self.asked.len() {
-                return None;
-            }
-            if let Err(error) = self.make() {
-                return Some(Err(error));
-            }
+    use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryPool};
+    use futures::FutureExt;
+
+    use super::*;
+
+    /// The walk over a chain of slices, each of which flows to the next one.
+    fn walk(slices: i64, memory: usize) -> Walk {
+        let batch = |columns: [Vec<Option<i64>>; 3]| {
+            let [a, b, c] = columns.map(|column| -> ArrayRef { Arc::new(Int64Array::from(column)) });
+            RecordBatch::try_from_iter([("a", a), ("b", b), ("c", c)]).unwrap()
+        };
+        let ids = |range: std::ops::Range<i64>| range.map(Some).collect::<Vec<_>>();
+        let none = vec![None; slices as usize];
+        let family = Family::new(
+            Kin::Following,
+            &[batch([ids(0..slices), none.clone(), none])],
+            &[batch([ids(0..slices - 1), ids(1..slices), ids(0..slices - 1)])],
+        )
+        .unwrap();
+        let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(memory));
+        let memory = MemoryConsumer::new("test").register(&pool);
+        Walk {
+            kin: Kin::Following,
+            asked: family.asked(Kin::Following),
+            family,
+            next: 0,
+            wanted: Vec::new(),
+            judged: Vec::new().into_iter(),
+            found: Vec::new(),
+            of_found: memory.new_empty(),
+            _memory: memory,
         }
+    }
+
+    #[tokio::test]
+    async fn pairs_come_in_batches_and_take_little_memory() {
+        const SLICES: usize = 3000;
+        let mut walk = walk(SLICES as i64, (ROWS + SLICES) * BYTES_OF_PAIR);
+        let mut pairs = 0;
+        while let Some((batch, rest)) = walk.step().await.unwrap() {
+            assert!((1..=ROWS).contains(&batch.num_rows()));
+            pairs += batch.num_rows();
+            walk = rest;
+        }
+        assert_eq!(pairs, SLICES * (SLICES - 1) / 2);
+    }
+
+    #[tokio::test]
+    async fn pairs_that_do_not_fit_into_memory_are_refused() {
+        let error = walk(3000, 20_000).step().await.err().unwrap();
+        assert!(
+            matches!(error.find_root(), DataFusionError::ResourcesExhausted(_)),
+            "{error}"
+        );
+    }
+
+    /// Otherwise nothing else runs on the thread until a statement is answered.
+    #[tokio::test]
+    async fn a_walk_gives_way_to_others() {
+        let all = async {
+            let mut walk = walk(3000, usize::MAX);
+            while let Some((_, rest)) = walk.step().await.unwrap() {
+                walk = rest;
+            }
+        };
+        // In a task of its own, as there the budget is counted.
+        let at_once = tokio::spawn(async move { all.now_or_never() }).await.unwrap();
+        assert!(at_once.is_none());
     }
 }

@@ -1,17 +1,25 @@
 //! Scalar functions that take values of any type, as SQLite's do.
 
+use std::collections::HashMap;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use datafusion::arrow::array::ArrayRef;
-use datafusion::arrow::datatypes::DataType;
+use datafusion::arrow::datatypes::{DataType, Field, FieldRef};
 use datafusion::common::plan_err;
 use datafusion::error::Result;
 use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
 use datafusion::logical_expr::{
-    ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDFImpl, Signature, Volatility,
+    ColumnarValue, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
+    Volatility, lit,
 };
 use datafusion::prelude::cast;
 use datafusion::scalar::ScalarValue;
+
+use super::dates;
+
+/// The key in the metadata of a field that says that its text stands for a value of any type.
+pub(super) const ANY_TYPE: &str = "ferretto.any_type";
 
 /// Whether a type is text.
 pub(super) fn is_text(kind: &DataType) -> bool {
@@ -26,7 +34,7 @@ pub(super) fn is_text(kind: &DataType) -> bool {
 pub(super) type Of = fn(&[ArrayRef], usize) -> Result<ArrayRef>;
 
 /// A function.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Scalar {
     name: &'static str,
     aliases: Vec<String>,
@@ -35,14 +43,18 @@ pub(super) struct Scalar {
     returns: DataType,
     of: Of,
     signature: Signature,
-    /// What a call becomes whose value is no text.
-    of_others: Others,
+    /// The types of values for which it is called. Of others, it is a cast.
+    is_called_for: fn(&DataType) -> bool,
+    /// What its text stands for.
+    result: Stands,
+    /// Which value may be the time at which a statement runs.
+    now: Option<usize>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Others {
-    Call,
-    Cast,
+enum Stands {
+    ForItself,
+    ForAnyType,
 }
 
 impl Scalar {
@@ -60,13 +72,15 @@ impl Scalar {
             returns,
             of,
             signature: Signature::variadic_any(Volatility::Immutable),
-            of_others: Others::Call,
+            is_called_for: |_| true,
+            result: Stands::ForItself,
+            now: None,
         }
     }
 
-    /// Says that the function is a cast of what is no text, which reaches the tables then.
-    pub(super) fn cast(mut self) -> Scalar {
-        self.of_others = Others::Cast;
+    /// Says that the function is a cast of values of other types than these. DataFusion knows casts, and so looks for their values in the tables.
+    pub(super) fn cast_unless(mut self, is_called_for: fn(&DataType) -> bool) -> Scalar {
+        self.is_called_for = is_called_for;
         self
     }
 
@@ -76,16 +90,55 @@ impl Scalar {
         self
     }
 
-    /// Says that the function depends on the time at which a statement runs.
-    pub(super) fn of_now(mut self) -> Scalar {
-        self.signature = Signature::variadic_any(Volatility::Stable);
+    /// Says that the text which the function gives stands for a value of any type, so that it is compared with numbers as a number.
+    pub(super) fn of_any_type(mut self) -> Scalar {
+        self.result = Stands::ForAnyType;
         self
+    }
+
+    /// Says that the function depends on the time at which a statement runs, which the value at this place may be. It counts as volatile, so that DataFusion
+    /// does not compute it before [`Scalar::fix_now`].
+    pub(super) fn of_now(mut self, place: usize) -> Scalar {
+        self.signature = Signature::variadic_any(Volatility::Volatile);
+        self.now = Some(place);
+        self
+    }
+
+    /// Puts the time at which the statement began in the place of a `'now'`: the statement has one time for all its rows. Returns the function that does not
+    /// depend on the present; `None` if only the rows tell whether this one does.
+    fn fix_now(&self, arguments: &mut Vec<Expr>, context: &SimplifyContext) -> Result<Option<Scalar>> {
+        let (Some(place), Some(now)) = (self.now, context.query_execution_start_time()) else {
+            return Ok(None);
+        };
+        let mut modifier = None;
+        match arguments.get_mut(place) {
+            Some(Expr::Literal(value, _)) => {
+                let text = value.try_as_str().flatten();
+                let exact = text.and_then(dates::now);
+                if let Some(dates::Now::Milliseconds) = exact {
+                    modifier = text.map(lit);
+                }
+                if exact.is_some() {
+                    *value = ScalarValue::Utf8(Some(dates::as_read(now.naive_utc())));
+                }
+            }
+            Some(other) if is_text(&context.get_data_type(other)?) => return Ok(None),
+            _ => {}
+        }
+        if let Some(modifier) = modifier {
+            arguments.insert(place + 1, modifier);
+        }
+        Ok(Some(Scalar {
+            now: None,
+            signature: Signature::variadic_any(Volatility::Immutable),
+            ..self.clone()
+        }))
     }
 }
 
 impl PartialEq for Scalar {
     fn eq(&self, other: &Scalar) -> bool {
-        self.name == other.name
+        self.name == other.name && self.now == other.now
     }
 }
 
@@ -123,9 +176,24 @@ impl ScalarUDFImpl for Scalar {
         plan_err!("{} takes {takes}, not {}", self.name, arguments.len())
     }
 
+    fn return_field_from_args(&self, arguments: ReturnFieldArgs) -> Result<FieldRef> {
+        let kinds = arguments.arg_fields.iter().map(|field| field.data_type().clone());
+        let kind = self.return_type(&kinds.collect::<Vec<_>>())?;
+        let field = Field::new(self.name, kind, true);
+        Ok(Arc::new(match self.result {
+            Stands::ForItself => field,
+            Stands::ForAnyType => field.with_metadata(HashMap::from([(ANY_TYPE.to_owned(), String::new())])),
+        }))
+    }
+
     fn simplify(&self, mut arguments: Vec<Expr>, context: &SimplifyContext) -> Result<ExprSimplifyResult> {
+        if let Some(fixed) = self.fix_now(&mut arguments, context)? {
+            return Ok(ExprSimplifyResult::Simplified(
+                ScalarUDF::from(fixed).call(arguments),
+            ));
+        }
         match arguments.pop() {
-            Some(value) if self.of_others == Others::Cast && !is_text(&context.get_data_type(&value)?) => {
+            Some(value) if !(self.is_called_for)(&context.get_data_type(&value)?) => {
                 Ok(ExprSimplifyResult::Simplified(cast(value, self.returns.clone())))
             }
             last => {

@@ -1,21 +1,26 @@
 //! Scalar functions that SQLite has and DataFusion lacks, or has with another meaning: `typeof`, `hex`, `quote`, `unicode`, `char`, `round`, `json_extract`
 //! and [`SUBSTRING`].
 
+use std::borrow::Cow;
 use std::fmt::Write;
 use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
 use datafusion::arrow::datatypes::DataType;
-use datafusion::common::exec_datafusion_err;
+use datafusion::common::{DFSchema, exec_datafusion_err};
 use datafusion::error::Result;
-use datafusion::logical_expr::ScalarUDF;
+use datafusion::logical_expr::{Expr, ExprSchemable, ScalarUDF};
+use datafusion::prelude::cast;
 use serde_json::Value as Json;
 
-use super::scalar::Scalar;
+use super::scalar::{Scalar, is_text};
 use super::values::{Value, Values};
 
 /// `substr` as SQLite counts places, also from the end.
 pub(crate) const SUBSTRING: &str = "substr_of_sqlite";
+
+/// `CAST` to text. SQLite writes numbers with a fraction in its own way. DataFusion casts all other values.
+pub(crate) const TEXT: &str = "text_of_sqlite";
 
 /// `CAST` to a number. Of a text, SQLite reads the number at its beginning. DataFusion casts all other values.
 pub(crate) const WHOLE: &str = "int_of_sqlite";
@@ -40,16 +45,18 @@ pub(super) fn functions() -> Vec<ScalarUDF> {
         text(SUBSTRING, 2..=3, |columns, rows| {
             each_text(columns, rows, |values| Ok(substring(values)))
         }),
+        text_of(),
         text("json_extract", 2..=2, |columns, rows| {
             each_text(columns, rows, json_extract)
-        }),
+        })
+        .of_any_type(),
         Scalar::new(WHOLE, 1..=1, DataType::Int64, |columns, rows| {
             let column = Values::new(&columns[0])?;
             Ok(Arc::new(
                 (0..rows).map(|row| column.at(row).int()).collect::<Int64Array>(),
             ))
         })
-        .cast(),
+        .cast_unless(is_text),
         Scalar::new(REAL, 1..=1, DataType::Float64, |columns, rows| {
             let column = Values::new(&columns[0])?;
             Ok(Arc::new(
@@ -58,7 +65,7 @@ pub(super) fn functions() -> Vec<ScalarUDF> {
                     .collect::<Float64Array>(),
             ))
         })
-        .cast(),
+        .cast_unless(is_text),
         Scalar::new("round", 1..=2, DataType::Float64, |columns, rows| {
             let columns = columns.iter().map(Values::new).collect::<Result<Vec<_>>>()?;
             let of = |row| {
@@ -85,6 +92,22 @@ pub(super) fn functions() -> Vec<ScalarUDF> {
     ]
     .map(ScalarUDF::from)
     .into()
+}
+
+fn text_of() -> Scalar {
+    Scalar::new(TEXT, 1..=1, DataType::Utf8, |columns, rows| {
+        each_text(columns, rows, |values| Ok(values[0].text().map(Cow::into_owned)))
+    })
+    .cast_unless(DataType::is_floating)
+}
+
+/// Makes the text of a number with a fraction that SQLite makes of it. DataFusion makes that of others.
+pub(super) fn text_of_number(value: Expr, schema: &DFSchema) -> Result<Expr> {
+    Ok(match value.get_type(schema)? {
+        kind if kind.is_floating() => ScalarUDF::from(text_of()).call(vec![value]),
+        kind if kind.is_numeric() => cast(value, DataType::Utf8),
+        _ => value,
+    })
 }
 
 /// Rounds the number that is stored, as its digits show it, and half of a digit away from zero. DataFusion rounds a hundred times the number, so that
@@ -202,8 +225,7 @@ fn substring(values: &[Value<'_>]) -> Option<String> {
     Some(text.chars().skip(begin).take(end.saturating_sub(begin)).collect())
 }
 
-/// Returns what a path such as `$.a[0]` leads to, as text: numbers too, and lists and objects as JSON, whose names
-/// are in the order of the alphabet.
+/// Returns what a path such as `$.a[0]` leads to, as text: numbers too, and lists and objects as JSON.
 fn json_extract(values: &[Value<'_>]) -> Result<Option<String>> {
     let (Some(text), Some(path)) = (values[0].text(), values[1].text()) else {
         return Ok(None);

@@ -1,6 +1,8 @@
 //! Conditions and numbers, which are one thing in SQLite: `truth(x)` makes a condition of a number, and conditions that meet numbers become 0 or 1.
 
-use datafusion::arrow::array::BooleanArray;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{BooleanArray, Float64Array};
 use datafusion::arrow::compute::cast as cast_array;
 use datafusion::arrow::datatypes::{DataType, Float64Type};
 use datafusion::common::cast::as_boolean_array;
@@ -9,12 +11,15 @@ use datafusion::error::Result;
 use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawBinaryExpr};
 use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
 use datafusion::logical_expr::{
-    ColumnarValue, Expr, ExprSchemable, ScalarFunctionArgs, ScalarUDFImpl, Signature, Volatility, lit,
+    ColumnarValue, Expr, ExprSchemable, LogicalPlan, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
+    Volatility, lit, when,
 };
-use datafusion::prelude::{cast, try_cast};
+use datafusion::prelude::cast;
 use datafusion::sql::sqlparser::ast::BinaryOperator;
 
-use super::scalar::is_text;
+use super::scalar::{ANY_TYPE, Scalar, is_text};
+use super::sqlite;
+use super::values::{self, Value, Values};
 
 /// The function's name.
 pub(crate) const TRUTH: &str = "truth";
@@ -74,7 +79,7 @@ impl ScalarUDFImpl for Truth {
                 numbers.iter().map(|number| number.map(|it| it != 0.0)).collect()
             }
         };
-        Ok(ColumnarValue::Array(std::sync::Arc::new(truth)))
+        Ok(ColumnarValue::Array(Arc::new(truth)))
     }
 }
 
@@ -89,6 +94,12 @@ impl ExprPlanner for Numbers {
         schema: &DFSchema,
     ) -> Result<PlannerResult<RawBinaryExpr>> {
         use BinaryOperator as Op;
+        if expression.op == Op::StringConcat {
+            for side in [&mut expression.left, &mut expression.right] {
+                *side = sqlite::text_of_number(std::mem::take(side), schema)?;
+            }
+            return Ok(PlannerResult::Original(expression));
+        }
         let computes = matches!(
             expression.op,
             Op::Plus | Op::Minus | Op::Multiply | Op::Divide | Op::Modulo
@@ -113,22 +124,85 @@ impl ExprPlanner for Numbers {
             expression.right = cast(expression.right, DataType::Int64);
         }
         if compares && is_text(&left) && right.is_numeric() {
-            meet(&mut expression.left, &mut expression.right);
+            meet(&mut expression.left, &mut expression.right, schema)?;
         } else if compares && is_text(&right) && left.is_numeric() {
-            meet(&mut expression.right, &mut expression.left);
+            meet(&mut expression.right, &mut expression.left, schema)?;
         }
         Ok(PlannerResult::Original(expression))
     }
 }
 
-/// Lets a text and a number meet that are compared. Beside a column of texts a number is text. Beside another column a text is the number that it is; one that
-/// is no number is null.
-fn meet(text: &mut Expr, number: &mut Expr) {
-    match (&text, &number) {
-        (Expr::Column(_), Expr::Literal(..)) => {
-            *number = cast(std::mem::take(number), DataType::Utf8);
+/// Lets a text and a number meet that are compared, by SQLite's rules. Beside a column of numbers or a cast to one, a text is the number that it is; one that is
+/// no number is greater than every number. Beside a column of texts or a cast to text, another number is text. Of others neither is changed, and the text is
+/// greater.
+fn meet(text: &mut Expr, number: &mut Expr, schema: &DFSchema) -> Result<()> {
+    let is_any = may_be_number(text, schema);
+    if !is_any && !has_type(number) {
+        if has_type(text) {
+            *number = sqlite::text_of_number(std::mem::take(number), schema)?;
+        } else {
+            *text = when(std::mem::take(text).is_not_null(), greatest()).end()?;
         }
-        (Expr::Literal(..), Expr::Literal(..)) => {}
-        _ => *text = try_cast(std::mem::take(text), DataType::Float64),
+        return Ok(());
     }
+    match text {
+        Expr::Literal(value, _) => {
+            if let Some(Some(literal)) = value.try_as_str() {
+                *text = match values::number(literal) {
+                    Some(Value::Int(int)) => lit(int),
+                    // Here all numbers are whole. A number with a fraction would be compared with a whole one as if both had 53 bits.
+                    Some(Value::Real(real)) if real.abs() >= WHOLE && real.abs() < MOST => lit(real as i64),
+                    Some(Value::Real(real)) => lit(real),
+                    _ => greatest(),
+                };
+            }
+        }
+        _ => *text = number_of_text().call(vec![std::mem::take(text)]),
+    }
+    Ok(())
+}
+
+/// Whether a value has a type by itself: SQLite's affinity.
+fn has_type(value: &Expr) -> bool {
+    match value {
+        Expr::Column(_) | Expr::OuterReferenceColumn(..) | Expr::Cast(_) => true,
+        Expr::ScalarFunction(call) => [sqlite::TEXT, sqlite::WHOLE, sqlite::REAL].contains(&call.name()),
+        Expr::Alias(alias) => has_type(&alias.expr),
+        Expr::ScalarSubquery(query) => match query.subquery.as_ref() {
+            LogicalPlan::Projection(projection) => projection.expr.first().is_some_and(has_type),
+            _ => false,
+        },
+        _ => false,
+    }
+}
+
+/// From here on, numbers of 64 bits have no fraction, and here they end as whole numbers.
+const WHOLE: f64 = (1_u64 << 53) as f64;
+const MOST: f64 = (1_u64 << 63) as f64;
+
+/// A value that is greater than the numbers of traces.
+fn greatest() -> Expr {
+    lit(f64::INFINITY)
+}
+
+/// Whether a text is that of a function, perhaps by way of a column, whose text stands for values of any type.
+fn may_be_number(text: &Expr, schema: &DFSchema) -> bool {
+    let field = text.to_field(schema);
+    field.is_ok_and(|(_, field)| field.metadata().contains_key(ANY_TYPE))
+}
+
+/// Returns the function that makes of a computed text the number that it is.
+pub(super) fn number_of_text() -> ScalarUDF {
+    let function = Scalar::new("number_of_text", 1..=1, DataType::Float64, |columns, rows| {
+        let texts = Values::new(&columns[0])?;
+        let number = |row| {
+            Some(match texts.at(row).text().map(|text| values::number(&text)) {
+                None => return None,
+                Some(Some(number)) => number.real()?,
+                Some(None) => f64::INFINITY,
+            })
+        };
+        Ok(Arc::new((0..rows).map(number).collect::<Float64Array>()))
+    });
+    ScalarUDF::from(function)
 }

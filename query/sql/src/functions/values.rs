@@ -52,28 +52,64 @@ impl<'a> Value<'a> {
     }
 }
 
+/// Returns the number that a text is, a whole one if it has neither fraction nor exponent and fits; nothing if it is none. SQLite compares such a text with
+/// numbers as a number.
+pub(super) fn number(text: &str) -> Option<Value<'static>> {
+    let text = text.trim_matches(|letter: char| letter.is_ascii_whitespace());
+    if text.is_empty() || numeral(text).len() < text.len() {
+        return None;
+    }
+    match text.parse() {
+        Ok(int) => Some(Value::Int(int)),
+        Err(_) => text.parse().ok().map(Value::Real),
+    }
+}
+
+/// Returns the number at the beginning of a text as it is written: a sign, digits, a fraction, an exponent. It is empty if there is none. Rust also reads names
+/// of numbers, which SQLite does not.
+fn numeral(text: &str) -> &str {
+    let bytes = text.as_bytes();
+    let digits = |from: usize| {
+        bytes[from..]
+            .iter()
+            .take_while(|byte| byte.is_ascii_digit())
+            .count()
+    };
+    let sign = |at: usize| usize::from(matches!(bytes.get(at), Some(b'+' | b'-')));
+    let begin = sign(0);
+    let whole = digits(begin);
+    let mut end = begin + whole;
+    let mut fraction = 0;
+    if bytes.get(end) == Some(&b'.') {
+        fraction = digits(end + 1);
+        end += 1 + fraction;
+    }
+    if whole + fraction == 0 {
+        return "";
+    }
+    if matches!(bytes.get(end), Some(b'e' | b'E')) {
+        let exponent = end + 1 + sign(end + 1);
+        if digits(exponent.min(bytes.len())) > 0 {
+            end = exponent + digits(exponent);
+        }
+    }
+    &text[..end]
+}
+
 fn leading_real(text: &str) -> f64 {
-    let text = text.trim_start();
-    // Rust also reads names of numbers, which SQLite does not.
-    let end = text.find(|letter: char| !"0123456789.+-eE".contains(letter));
-    let text = &text[..end.unwrap_or(text.len()).min(64)];
-    let mut ends = (1..=text.len()).rev();
-    ends.find_map(|end| text[..end].parse().ok()).unwrap_or(0.0)
+    numeral(text.trim_start()).parse().unwrap_or(0.0)
 }
 
 fn leading_int(text: &str) -> i64 {
     let text = text.trim_start();
-    let digits = text.trim_start_matches(['+', '-']);
-    let digits = &digits[..digits.len()
-        - digits
-            .trim_start_matches(|letter: char| letter.is_ascii_digit())
-            .len()];
-    let number = digits
-        .parse()
-        .unwrap_or(if digits.is_empty() { 0 } else { i64::MAX });
-    match text.starts_with('-') {
-        true => -number,
-        false => number,
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let digits = unsigned.bytes().take_while(u8::is_ascii_digit).count();
+    let number = &text[..text.len() - unsigned.len() + digits];
+    match number.parse() {
+        Ok(number) => number,
+        Err(_) if digits == 0 => 0,
+        Err(_) if number.starts_with('-') => i64::MIN,
+        Err(_) => i64::MAX,
     }
 }
 
@@ -92,7 +128,7 @@ pub(super) fn real_text(real: f64) -> String {
     let digits = format!("{real:.14e}");
     let (digits, exponent) = digits.split_once('e').unwrap_or((&digits, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
-    if (-5..15).contains(&exponent) {
+    if (-4..15).contains(&exponent) {
         let places = usize::try_from(14 - exponent).unwrap_or(0);
         let plain = format!("{real:.places$}");
         if !plain.contains('.') {
@@ -146,5 +182,61 @@ impl Values {
             DataType::Utf8 => Value::Text(column.as_string::<i32>().value(row)),
             _ => Value::Null,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_a_number_or_none() {
+        for (text, expected) in [
+            ("5", Some(Value::Int(5))),
+            (" -7 ", Some(Value::Int(-7))),
+            ("1234567890123456789", Some(Value::Int(1_234_567_890_123_456_789))),
+            (
+                "9223372036854775808",
+                Some(Value::Real(9_223_372_036_854_775_808.0)),
+            ),
+            ("0.5", Some(Value::Real(0.5))),
+            (".5", Some(Value::Real(0.5))),
+            ("5.", Some(Value::Real(5.0))),
+            ("1e3", Some(Value::Real(1000.0))),
+            ("1e", None),
+            ("1x", None),
+            ("0x0", None),
+            ("--5", None),
+            ("", None),
+            (".", None),
+            ("+", None),
+            ("nan", None),
+            ("inf", None),
+        ] {
+            assert_eq!(number(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_text_begins_with_a_number() {
+        for (text, int, real) in [
+            ("12abc", 12, 12.0),
+            (" -7.5x", -7, -7.5),
+            ("--5", 0, 0.0),
+            ("+-5", 0, 0.0),
+            ("1e2", 1, 100.0),
+            ("1e", 1, 1.0),
+            ("1e+", 1, 1.0),
+            ("-", 0, 0.0),
+            ("-9223372036854775808", i64::MIN, -9_223_372_036_854_775_808.0),
+            ("-9223372036854775809", i64::MIN, -9_223_372_036_854_775_808.0),
+            ("9223372036854775808", i64::MAX, 9_223_372_036_854_775_808.0),
+            ("infinity", 0, 0.0),
+        ] {
+            assert_eq!(Value::Text(text).int(), Some(int), "{text}");
+            assert_eq!(Value::Text(text).real(), Some(real), "{text}");
+        }
+        let long = format!("1{}.5", "0".repeat(100));
+        assert_eq!(Value::Text(&long).real(), Some(1e100));
     }
 }

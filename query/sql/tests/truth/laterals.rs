@@ -44,6 +44,22 @@ async fn functions_of_columns_have_the_trace_processors_rows() {
     compare(STATEMENTS, Rows::Needed).await;
 }
 
+/// A function of a column below a join that keeps rows, below a window and below an aggregate.
+const NESTED: &[&str] = &[
+    "select id, (select count(t.utid) from descendant_slice(slice.id) d left join thread t on t.utid = d.depth) as n from slice order by id",
+    "select id, (select group_concat(place) from (select lag(d.id, 1, -1) over (order by d.id) as place from descendant_slice(slice.id) d order by d.id)) as n from slice order by id",
+    "select id, (select max(least) from (select min(d.dur) over (partition by d.depth) as least from descendant_slice(slice.id) d)) as n from slice order by id",
+    "select id, (select max(place) from (select row_number() over (order by d.ts, d.id) as place from descendant_slice(slice.id) d)) as n from slice order by id",
+    "select id, (select sum(n) from (select depth, count() as n from descendant_slice(slice.id) group by depth)) as n from slice order by id",
+    "select id from slice where exists (select 1 from ancestor_slice(slice.id) a left join thread t on t.utid = a.depth) order by id",
+    "select s.id, n from slice s left join (select slice.id, count() as n from slice join ancestor_slice(slice.id) a group by slice.id) c on c.id = s.id order by s.id",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn functions_of_columns_below_other_operators() {
+    compare(NESTED, Rows::Needed).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn only_what_is_asked_for_is_followed() {
     let folder = tempfile::tempdir().unwrap();
@@ -78,6 +94,14 @@ async fn what_cannot_be_joined_is_named() {
         (
             "select * from slice s join ancestor_slice(s.id) a using (track_id)",
             "write ON with a condition instead of USING",
+        ),
+        (
+            "select id, (select count(d.id) from thread t left join descendant_slice(slice.id) d on t.utid = d.depth) as n from slice",
+            "depends on its columns in a way that cannot be planned",
+        ),
+        (
+            "select id, (select max(place) from (select rank() over (order by d.id) as place from descendant_slice(slice.id) d where d.ts > slice.ts)) as n from slice",
+            "depends on its columns in a way that cannot be planned",
         ),
         (
             "create perfetto function f(x LONG) returns table(y LONG) as select utid as y from thread where utid = $x; select * from f(utid)",

@@ -282,6 +282,14 @@ async fn ids_of_one_trace_lead_nowhere_else() {
     );
     let error = super::error_of(&mut all, "select to_realtime(ts) from sched").await;
     assert!(error.contains("to_realtime is for one trace"), "{error}");
+    for sql in [
+        "select extract_metadata('system_name')",
+        "create perfetto function f() returns STRING as select extract_metadata('system_name'); select f()",
+    ] {
+        let error = super::error_of(&mut all, sql).await;
+        assert!(error.contains("extract_metadata is for one trace"), "{error}");
+    }
+    assert!(all.parse("select 'extract_metadata' -- extract_metadata").is_ok());
     let statement = all
         .parse("select * from span_join('select ts, dur from sched', 'sched')")
         .unwrap()

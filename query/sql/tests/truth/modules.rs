@@ -11,11 +11,16 @@ const STATEMENTS: &[&str] = &[
     "include perfetto module sched.states; select distinct state, io_wait, sched_state_to_human_readable_string(state) as name, sched_state_io_to_human_readable_string(state, io_wait) as whole from thread_state order by 1, 2",
     "include perfetto module sched.time_in_state; select * from sched_time_in_state_for_thread order by utid, state",
     "include perfetto module sched.time_in_state; select * from sched_percentage_of_time_in_state order by utid",
+    "include perfetto module intervals.overlap; select ts, dur from interval_merge_overlapping!((select ts, dur from thread_state where dur > 0), 1000) order by ts",
+    "include perfetto module sched.time_in_state; select end_state, dur from sched_time_in_state_for_cpu_in_interval(0, trace_start() + 1000, trace_dur() / 2) order by 1",
     "include perfetto module slices.self_dur; select id, self_dur from slice_self_dur order by id",
 ];
 
 /// Statements that may have no rows.
 const SPARSE: &[&str] = &[
+    "include perfetto module intervals.overlap; select ts, dur from interval_merge_overlapping!((select ts, dur from sched where dur > 0 and utid = 1), 0) order by ts",
+    "include perfetto module sched.time_in_state; select state, io_wait, blocked_function, dur from sched_time_in_state_for_thread_in_interval(trace_start(), trace_dur() / 2, 1) order by 1, 2, 3",
+    "include perfetto module sched.time_in_state; select state, io_wait, cpu, blocked_function, dur from sched_time_in_state_and_cpu_for_thread_in_interval(trace_start() + trace_dur() / 3, trace_dur() / 3, 1) order by 1, 2, 3, 4",
     "include perfetto module linux.cpu.idle; select * from cpu_idle_counters order by id",
     "include perfetto module slices.cpu_time; select * from thread_slice_cpu_time order by id",
     "include perfetto module slices.time_in_state; select * from thread_slice_time_in_state order by id, state, io_wait, blocked_function",

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{Rows, ask, compare, generated, open, tpq};
+use super::{Rows, ask, compare, error_of, generated, open, tpq};
 
 const STATEMENTS: &[&str] = &[
     "select typeof(1) as a, typeof(1.5) as b, typeof('x') as c, typeof(null) as d, typeof(1 = 1) as e, typeof(sum(1)) as f, typeof(total(1)) as g",
@@ -33,6 +33,38 @@ const STATEMENTS: &[&str] = &[
     "select sum(cast(str_split(name, ' ', 1) as int)) as n from thread",
     "select count() as n from thread where name > 5",
     "select count() as n from thread where utid = '3' or '2' > tid",
+    "select cast('--5' as int) as a, cast('+-5' as int) as b, cast('-9223372036854775808' as int) as c, cast('9223372036854775808' as int) as d, cast('+5' as int) as e, cast('--5' as real) as f, cast('1e' as real) as g, cast('.5' as real) as h",
+    "select printf('%s|%s|%s|%s', 0.00001, 0.0001, 1e14, 1e15) as a",
+    // A text that is no number is greater than every number.
+    "select count() as n from thread where upid != 'systemd'",
+    "select count() as n from thread where utid < 'x' and not utid >= 'x' and utid < '1x' and utid > -1",
+    "select count(upid) as some, count(upid < 'x') as compared, sum(upid > '') as greater, sum('nan' > upid) as less, count(upid = 'x') as same from thread",
+    "select 'x' > 5 as a, '5' = 5 as b, 5 < '5' as c, null < 'x' as d, 5.5 > 'inf' as e",
+    "select utid, utid = ' 1 ' as a, utid = '1.0' as b, utid = '0x1' as c, utid >= '1e0' as d, '2' <= utid as e from thread order by utid",
+    "select count() as n from sched where ts = (select cast(max(ts) as text) from sched) or ts + 1 > '1.5'",
+    // Texts meet numbers only beside a column or a cast.
+    "select count() as n, sum(dur + 0 > '5') as a, sum(dur + 0 < 'x') as b, sum(cast(dur + 0 as int) > '5') as c, sum(dur > '5') as d, max(dur) > '5' as e, max(cpu) = '1' as f from sched",
+    "select sum(substr(name, 1, 1) > 5) as a, sum(cast(utid as text) = utid) as b, sum(cast(utid as text) = utid + 0) as c, sum(cast(utid as text) > 2) as d, sum(printf('%d', utid) = utid) as e, sum(printf('%d', utid) = utid + 0) as f, sum((select cast(max(tid) as text) from thread) >= tid) as g from thread",
+    "select 0.00001 || 'x' as a, 'x' || 1e20 as b, cast(0.00001 as text) as c, cast(1e15 as text) as d, cast('a' as text) as e, cast(null as text) as f, 1.0 || 2 as g, sum(dur) || '' || avg(dur) as h, cast(avg(dur) as text) as i from sched",
+    // Digits beyond those of a number with a fraction.
+    "create perfetto table large as select 1234567890123456789 as ts union all select 1234567890123456788; select ts, ts = '1234567890123456789' as a, ts < '1234567890123456789' as b, ts > '1234567890123456788.0' as c from large order by ts",
+    "with large as (select 1234567890123456789 + utid as ts from thread) select count() as n from large where ts = 1234567890123456789",
+    // Values of JSON in a query of their own.
+    "with found as (select json_extract('{\"a\": 9, \"b\": \"x\"}', '$.a') as a, json_extract('{\"b\": 10.5}', '$.b') as b) select a > 10 as a, a < 10 as b, b = 10.5 as c, 8 < a as d from found",
+    "select name, depth from (select json_extract('{\"n\": ' || utid || '}', '$.n') as depth, name from (select utid, name from thread)) where depth > 10 or depth = 2 order by cast(depth as int), name",
+    "with found as (select json_extract('{\"n\": \"x' || (utid % 3) || '\"}', '$.n') as kind, utid from thread) select kind, count() as n, max(kind) as most from found group by kind order by kind",
+    "with found as (select json_extract('{\"n\": ' || utid || '}', '$.n') as n, utid from thread) select a.utid, a.n > 2 as many, lag(a.n) over (order by a.utid) < 3 as few from found a join found b on a.utid = b.utid order by a.utid",
+    "select x, x = 'a' as y from (select json_extract('[\"a\"]', '$[0]') as x union all select 'b' union all select 'a') order by x, y",
+    "create perfetto table of_json as select json_extract('[9]', '$[0]') as x; select x < 10 as a, x > 10 as b from of_json where x is not null",
+    "select json_extract('{\"z\": 1, \"a\": {\"y\": 2, \"b\": [1, {\"d\": 3, \"c\": 4}]}}', '$') as whole",
+    // Modifiers of times.
+    "select datetime('2024-01-31', '+1.5 months') as a, datetime('2024-01-31', '+1 month', 'floor') as b, datetime('2024-01-31', '+1 month', 'ceiling') as c, datetime('2024-02-30', 'floor') as d, datetime('2024-02-29', '+1 year', 'floor') as e, datetime('2024-01-31', '+1 month', '+1 hour', 'floor') as f, datetime('2024-02-29', '-1.5 years') as g",
+    "select datetime('2024-01-15 10:00', '+01:30') as a, datetime('2024-01-15', '+0001-02-03') as b, datetime('2024-01-15', '+0001-02-03 04:05') as c, datetime('2024-03-31', '-0001-01-01') as d, datetime('2024-01-15 10:00', '-01:30:30.5', 'subsec') as e, datetime('2024-01-15', '01:00') as f, datetime('2024-01-15', '+00001-00-01') as g",
+    "select time('12:34:56.789', 'subsec') as a, datetime('2024-01-15 12:34:56', 'subsecond') as b, unixepoch('2024-01-15 00:00:00.25', 'subsec') as c, typeof(unixepoch('2024-01-15', 'subsec')) as d, strftime('%s|%f', '2024-01-15 00:00:00.25', 'subsec') as e, strftime('%f', '2024-01-01 10:00:59.9999') as f, unixepoch('2024-01-15 00:00:00.75') as g",
+    "select datetime('nan') as a, datetime('inf') as b, datetime(1e12) as c, datetime(-1) as d, datetime(5373484.49) as e, datetime(5373484.5) as f, date('-4713-11-24 12:00') as g, date('-4714-01-01') as h, datetime('9999-12-31', '+1 day') as i, datetime(1e12, 'unixepoch') as j",
+    "select datetime('2024-01-01', 'auto') as a, datetime(1700000000, 'auto') as b, datetime('2024-01-01', 'julianday') as c, datetime(2451545, 'julianday') as d, datetime('2024-01-01', 'unixepoch') as e, datetime(5, 'auto') as f, datetime(1e13, 'auto') as g",
+    "select datetime('2024-01-01 10:00:5') as a, datetime('2024-01-01 10:00+99:99') as b, datetime('2024-01-01', '9999999999999999 hours') as c, datetime('2024-01-01 10:00 +01:00 ') as d, datetime(' 2024-01-01') as e, datetime('2024-01-01', ' +1 day') as f, datetime('2024-01-01', '1 day') as g, datetime('2024-01-01', '.5 days') as h, datetime('2024-01-01', '+1day') as i, datetime('2024-01-01 10:00+2562047788015216:00') as j",
+    "select date('2024-13-01') as a, date('2024-00-01') as b, time('5') as c, datetime('2024-01-01', 'weekday 1.0') as d, datetime('2024-01-01T') as e, datetime('2024-01-01  12:00') as f, datetime('2024-01-01', 'weekday 7') as g, datetime('2024-01-01', '+1 fortnight') as h, datetime('2024-1-1') as i, datetime('2024-01-01', null) as j",
     // Names in brackets.
     "select 1 as [a b], [utid] from thread order by [utid] limit 2",
     "select [thread].[utid] as x, t.[cpu] from thread join sched as t on t.[utid] = [thread].utid order by t.id limit 3",
@@ -60,6 +92,66 @@ const STATEMENTS: &[&str] = &[
 #[tokio::test(flavor = "multi_thread")]
 async fn functions_and_operators_are_sqlites() {
     compare(STATEMENTS, Rows::Needed).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_in_brackets_is_no_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = generated(folder.path(), 1).remove(0);
+    let mut database = open(&trace).await;
+    let error = error_of(&mut database, "select [nothing] from thread").await;
+    assert!(error.contains("No field named"), "{error}");
+    let plain = "create view bracketed as select utid as [a b] from thread; select [a b] from bracketed order by 1 limit 1";
+    assert_eq!(ask(&mut database, plain).await, ["0"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_statement_has_one_present_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = generated(folder.path(), 1).remove(0);
+    let mut database = open(&trace).await;
+    // Several batches of several queries.
+    let sql = "with many as (select a.id from sched a, sched b limit 50000)
+        select count(distinct now) as n, min(length(now)) as least from (select strftime('%J', 'now') as now from many union all select strftime('%J', 'NOW') from many)";
+    let row = ask(&mut database, sql).await.remove(0);
+    assert!(row.starts_with("1\t"), "{row}");
+    let sql = "select length(time('subsec')) as a, time('now') is not null as b, abs(unixepoch('now') - unixepoch(datetime('now'))) as c, typeof(unixepoch('subsec')) as d";
+    assert_eq!(ask(&mut database, sql).await, ["12\t1\t0\treal"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn columns_are_called_as_they_are_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = generated(folder.path(), 1).remove(0);
+    let mut database = open(&trace).await;
+    let sql = "select not utid, utid > 2 and upid, iif(utid, 1, 2), utid / tid, utid is 1, cast(name as int), ~utid, total(tid), name, thread.tid, trace_dur(), extract_metadata('trace_type'),
+        exists (select 1 from sched), (select not utid from thread limit 1) from thread";
+    let statement = database.parse(sql).unwrap().remove(0);
+    let frame = database.run(statement).await.unwrap();
+    let names: Vec<&str> = frame
+        .schema()
+        .fields()
+        .iter()
+        .map(|field| field.name().as_str())
+        .collect();
+    assert_eq!(
+        names[..13],
+        [
+            "NOT utid",
+            "utid > 2 AND upid",
+            "iif(utid, 1, 2)",
+            "utid / tid",
+            "utid IS 1",
+            "CAST(name AS INTEGER)",
+            "~utid",
+            "total(tid)",
+            "name",
+            "tid",
+            "trace_dur()",
+            "extract_metadata('trace_type')",
+            "EXISTS (SELECT 1 FROM sched)",
+        ]
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -20,3 +20,16 @@ returns TableOrSubquery as (
         select $ts_column + $dur_column, -1, $group_column from $segments where $dur_column != -1)
     group by group_name, ts
 );
+
+-- The intervals with those merged that overlap, or whose distance is `epsilon` at most. The count of the open ones is 0 before and behind each.
+create or replace perfetto macro interval_merge_overlapping(intervals TableOrSubquery, epsilon Expr)
+returns TableOrSubquery as (
+    select begins as ts, ts - ($epsilon) - begins as dur
+    from (
+        select ts, value, lag(ts) over (order by ts) as begins
+        from (
+            select ts, value, lag(value, 1, 0) over (order by ts) as before
+            from intervals_overlap_count!($intervals, ts, dur + ($epsilon)))
+        where before = 0 or value = 0)
+    where value = 0
+);
