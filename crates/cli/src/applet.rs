@@ -300,20 +300,21 @@ pub(crate) const DEFAULT: Applet = Applet {
 
 /// Runs the binary that contains all applets.
 pub fn main() -> ExitCode {
+    if let Some(code) = held::run_if_held(std::env::args_os()) {
+        return ExitCode::from(code);
+    }
     let mut words = std::env::args_os();
     let called_as = words.next().unwrap_or_default();
     let words: Vec<OsString> = words.collect();
-    if let Some((word, words)) = words.split_first()
-        && word == held::WORD
-    {
-        return ExitCode::from(held::run(words.to_vec()));
-    }
     let (applet, words) = choose(&called_as, words);
     ExitCode::from((applet.run)(words))
 }
 
 /// Runs the binary `tracebox`, which contains all of upstream's programs.
 pub fn main_of_tracebox() -> ExitCode {
+    if let Some(code) = held::run_if_held(std::env::args_os()) {
+        return ExitCode::from(code);
+    }
     let mut words = std::env::args_os();
     let called_as = words.next().unwrap_or_default();
     let by_name = Path::new(&called_as).file_name().and_then(find);
@@ -322,6 +323,9 @@ pub fn main_of_tracebox() -> ExitCode {
 
 /// Runs a binary that contains a single applet.
 pub fn main_of(applet: Applet) -> ExitCode {
+    if let Some(code) = held::run_if_held(std::env::args_os()) {
+        return ExitCode::from(code);
+    }
     ExitCode::from((applet.run)(std::env::args_os().skip(1).collect()))
 }
 

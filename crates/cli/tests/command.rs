@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc;
@@ -552,9 +553,10 @@ fn a_held_command_runs_if_it_is_released_and_not_if_its_recorder_has_gone() {
         let (wait, end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
         let number = inherit(&mut command, &wait);
         let number = number.to_string();
-        command.args(["held-command", &number]);
-        // It does not inherit the descriptor.
-        command.args(["sh", "-c", "[ -e /proc/$$/fd/$2 ] || exit $1", "sh", "7", &number]);
+        // The command inherits neither the variable nor the descriptor.
+        command.env("FERRETTO_HELD_COMMAND", &number).arg0("sh");
+        let script = "[ -e /proc/$$/fd/$2 ] || exit ${FERRETTO_HELD_COMMAND-$1}";
+        command.args(["-c", script, "sh", "7", &number]);
         let mut child = command.spawn().unwrap();
         if release {
             rustix::io::write(&end, &[1]).unwrap();

@@ -36,7 +36,8 @@
 //! [`without_waiting`](crate::without_waiting) events with a stack are dropped.
 //!
 //! A thread remembers the files of addresses. If a library was unloaded, and another one loaded at its addresses, a thread that knows such an address may
-//! name the first library for a millisecond after the unloading.
+//! name the first library for about a millisecond after the unloading. An address that is looked up for the first time while another thread forks stays
+//! without a file until the thread's next event with a stack.
 
 mod interning;
 #[cfg_attr(
@@ -60,11 +61,11 @@ mod modules;
 mod unwind;
 
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ferretto_wire::Writer;
 
 pub(crate) use interning::InternedStacks;
+pub(crate) use modules::NoLookUps;
 
 use crate::track_event;
 
@@ -226,14 +227,6 @@ impl fmt::Debug for Callstack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#x?}", self.addresses())
     }
-}
-
-/// Held while the loader is asked for a file. The loader has a lock of its own, which a forked child would find held for ever if another thread held it.
-static LOOKING_UP: Mutex<()> = Mutex::new(());
-
-/// Waits until no other thread asks the loader, and has none do so until this is dropped: for a fork.
-pub(crate) fn hold_look_ups() -> MutexGuard<'static, ()> {
-    LOOKING_UP.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The most bytes of memory that is kept for the definitions of the next packet. A stack of named frames may need much more.

@@ -243,13 +243,14 @@ pub fn activate_triggers(names: &[impl AsRef<str>], time_to_live: Duration) {
 /// The hooks for the end and the forks of the process.
 static HOOKS: Hooks = Hooks {
     before_fork: || {
-        // A thread that registers a data source holds no other of these locks, and the reverse.
-        registry::hold_for_fork();
+        // The first one waits for look-ups in the dynamic loader, and so holds nothing yet. A thread that registers a data source holds no other of these
+        // locks, and the reverse.
         track_event::hold_for_fork();
+        registry::hold_for_fork();
     },
     after_fork: || {
-        track_event::release_after_fork();
         registry::release_after_fork();
+        track_event::release_after_fork();
     },
     at_exit: drain,
     in_forked_child: forked,

@@ -3,11 +3,15 @@
 //! [`Workload`](super::workload::Workload) starts it if the config names the command. This program itself runs in it at first: it waits for a byte on a
 //! pipe and then becomes the command, in the same process. If the pipe is closed instead, also because this process was killed, it ends without running
 //! anything.
+//!
+//! It has the command's arguments and name from the start, because those that list processes may look only once. So a variable says what it is for.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command};
 
 use ferretto_daemons::inherited;
@@ -18,8 +22,11 @@ use super::workload::NOT_RUNNABLE;
 use crate::stderr;
 use crate::usage::FERRETTO;
 
-/// The first argument of the program in that process. It is no subcommand for users: behind it come the number of a descriptor and the command.
-pub(crate) const WORD: &str = "held-command";
+/// The variable with the number of the descriptor that the program in that process reads.
+const VARIABLE: &str = "FERRETTO_HELD_COMMAND";
+
+/// This program, also if its file was replaced meanwhile.
+const THIS_PROGRAM: &str = "/proc/self/exe";
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -35,17 +42,15 @@ impl Held {
     /// If it cannot be started.
     pub(super) fn start(command: &Command) -> io::Result<Held> {
         let (wait, release) = pipe_with(PipeFlags::CLOEXEC)?;
-        let mut held = Command::new(std::env::current_exe()?);
-        // The name decides which program this is, if the file is a link.
-        held.arg0(FERRETTO);
-        held.arg(WORD).arg(wait.as_raw_fd().to_string());
-        held.arg(command.get_program()).args(command.get_args());
+        let mut held = Command::new(THIS_PROGRAM);
+        held.arg0(command.get_program()).args(command.get_args());
         for (name, value) in command.get_envs() {
             match value {
                 Some(value) => held.env(name, value),
                 None => held.env_remove(name),
             };
         }
+        held.env(VARIABLE, wait.as_raw_fd().to_string());
         // Another process that this one starts at the same moment may inherit this end, too. It never reads, so it changes nothing.
         rustix::io::fcntl_setfd(&wait, FdFlags::empty())?;
         let child = held.spawn()?;
@@ -62,7 +67,7 @@ impl Held {
             Err(_) => {
                 let status = self.child.wait()?;
                 Err(io::Error::other(format!(
-                    "its process has ended before ({status})"
+                    "its process has ended before the start ({status})"
                 )))
             }
         }
@@ -78,15 +83,23 @@ impl Held {
     }
 }
 
-/// Waits in the process that becomes the command, and becomes it. Returns the exit code if it does not.
-pub(crate) fn run(words: Vec<OsString>) -> u8 {
+/// If this is the process that becomes a command, waits and becomes it. Returns the exit code if it was to become one, but does not. The words are those of
+/// the command.
+pub(crate) fn run_if_held(words: impl IntoIterator<Item = OsString>) -> Option<u8> {
+    let descriptor = std::env::var_os(VARIABLE)?;
     let mut words = words.into_iter();
-    let descriptor = words.next().and_then(|word| word.to_str()?.parse().ok());
-    let (Some(descriptor), Some(program)) = (descriptor, words.next()) else {
-        stderr::say(FERRETTO, &format_args!("{WORD} is for ferretto itself"));
-        return NOT_RUNNABLE;
+    let (Some(descriptor), Some(program)) = (
+        descriptor.to_str().and_then(|number| number.parse().ok()),
+        words.next(),
+    ) else {
+        stderr::say(
+            FERRETTO,
+            &format_args!("{VARIABLE} is for ferretto itself; unset it"),
+        );
+        return Some(NOT_RUNNABLE);
     };
-    match await_release(descriptor) {
+    take_name_of(&program);
+    Some(match await_release(descriptor) {
         Ok(true) => become_command(&program, words),
         Ok(false) => 0,
         Err(error) => {
@@ -97,6 +110,17 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
             );
             NOT_RUNNABLE
         }
+    })
+}
+
+/// Calls this thread as the kernel will call the command's.
+fn take_name_of(program: &OsStr) {
+    if let Some(Ok(name)) = Path::new(program)
+        .file_name()
+        .map(|name| CString::new(name.as_bytes()))
+    {
+        // The kernel shortens it. A failure only leaves another name.
+        let _ = rustix::thread::set_name(&name);
     }
 }
 
@@ -109,7 +133,7 @@ fn await_release(descriptor: i32) -> io::Result<bool> {
 }
 
 fn become_command(program: &OsStr, arguments: impl Iterator<Item = OsString>) -> u8 {
-    let error = Command::new(program).args(arguments).exec();
+    let error = Command::new(program).args(arguments).env_remove(VARIABLE).exec();
     let program = program.to_string_lossy();
     stderr::say(FERRETTO, &format_args!("cannot run {program}: {error}"));
     NOT_RUNNABLE

@@ -37,6 +37,23 @@ pub(super) struct Mapping {
     pub(super) load_bias: u64,
 }
 
+/// Where an address is.
+pub(super) enum Place {
+    /// In this mapping, and there at this address as the file's symbols count it.
+    In(Mapping, u64),
+    /// In no file.
+    Nowhere,
+    /// Nobody can be asked, because a thread forks.
+    NotNow,
+}
+
+/// How often the dynamic loader has loaded and unloaded files.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Changes {
+    pub(super) loads: u64,
+    pub(super) unloads: u64,
+}
+
 /// See the [module](self). When its sequence starts over, a new one takes its place.
 #[derive(Default)]
 pub(crate) struct InternedStacks {
@@ -49,8 +66,12 @@ pub(crate) struct InternedStacks {
     sources: HashMap<Box<str>, u64>,
     /// Bytes of what is kept, roughly.
     bytes: usize,
-    /// The [number](modules::unloads) for which the files of `frames` are known.
-    unloads: u64,
+    /// The [changes](modules::changes) after which the places of `frames` were found.
+    changes: Changes,
+    /// Whether an address of `frames` was in no file.
+    is_any_nowhere: bool,
+    /// Whether an address of `frames` could not be looked up.
+    is_any_unasked: bool,
     last_stack: u64,
     last_frame: u64,
     last_mapping: u64,
@@ -67,7 +88,7 @@ impl InternedStacks {
         // Once: the next time it might call with other frames.
         stack.for_each(&mut |frame| key.push(&frame));
         if key.has_addresses {
-            self.note_unloads();
+            self.note_changes();
         }
         let id = match self.stacks.get(&key.bytes[..]) {
             _ if key.bytes.is_empty() => None,
@@ -78,13 +99,14 @@ impl InternedStacks {
         id
     }
 
-    /// Forgets what was defined if files were unloaded since: other files may be at their addresses.
-    fn note_unloads(&mut self) {
-        let unloads = modules::unloads();
-        if self.unloads != unloads {
+    /// Forgets what was defined if an address may be in another file by now.
+    fn note_changes(&mut self) {
+        let changes = modules::changes();
+        let is_loaded = self.is_any_nowhere && changes.loads != self.changes.loads;
+        if is_loaded || self.is_any_unasked || changes.unloads != self.changes.unloads {
             self.forget();
-            self.unloads = unloads;
         }
+        self.changes = changes;
     }
 
     #[cold]
@@ -129,6 +151,8 @@ impl InternedStacks {
         self.mappings.clear();
         self.functions.clear();
         self.sources.clear();
+        self.is_any_nowhere = false;
+        self.is_any_unasked = false;
         self.bytes = 0;
     }
 
@@ -136,8 +160,18 @@ impl InternedStacks {
         if let Some(id) = self.frames.get(key) {
             return *id;
         }
-        let place = frame.address.and_then(modules::find);
-        let place = place.map(|(mapping, rel_pc)| (self.mapping(mapping, definitions), rel_pc));
+        let place = match frame.address.map(modules::find) {
+            Some(Place::In(mapping, rel_pc)) => Some((self.mapping(mapping, definitions), rel_pc)),
+            Some(Place::Nowhere) => {
+                self.is_any_nowhere = true;
+                None
+            }
+            Some(Place::NotNow) => {
+                self.is_any_unasked = true;
+                None
+            }
+            None => None,
+        };
         let function = match (frame.function, frame.address, place) {
             (Some(function), ..) => Some(self.string(Use::Function, function, definitions)),
             // Without a file only the address tells such frames apart: of code that was compiled just now, for example.

@@ -1,7 +1,6 @@
 //! The files that the dynamic loader has loaded into this process.
 //!
-//! Asked when a sequence meets an address for the first time. Sequences remember the answers until a file is unloaded, because another may be loaded in its
-//! place: see [`unloads`].
+//! Asked when a sequence meets an address for the first time. Sequences remember the answers while they hold: see [`changes`].
 #![allow(unsafe_code)]
 // The loader's numbers have 32 bits on some machines.
 #![allow(clippy::unnecessary_cast)]
@@ -9,14 +8,16 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::path::Path;
 use std::slice;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
 
 #[cfg(target_pointer_width = "32")]
 use libc::Elf32_Phdr as Header;
 #[cfg(target_pointer_width = "64")]
 use libc::Elf64_Phdr as Header;
 
-use super::interning::Mapping;
+use super::interning::{Changes, Mapping, Place};
 use crate::clock;
 use crate::track_event;
 
@@ -39,32 +40,44 @@ const MAX_BUILD_ID: usize = 64;
 /// What the kernel appends to the path of a program whose file was replaced.
 const DELETED: &str = " (deleted)";
 
-/// The mapping that an address is in, and the address as the file's symbols count it.
-pub(super) fn find(address: usize) -> Option<(Mapping, u64)> {
+/// Where an address is.
+pub(super) fn find(address: usize) -> Place {
     let mut search = Search {
         address,
         path: Vec::with_capacity(MAX_PATH),
-        unloads: None,
+        changes: None,
         found: None,
     };
-    ask(visit, &mut search);
-    note_unloads(search.unloads);
-    let found = search.found?;
-    let mut path = String::from_utf8_lossy(&search.path).into_owned();
-    if path.is_empty() || path == "/proc/self/exe" {
-        // The loader does not name the program itself.
-        let program = std::env::current_exe().unwrap_or_default();
-        path = undeleted(&program).to_string_lossy().into_owned();
+    if !ask(visit, &mut search) {
+        return Place::NotNow;
     }
-    let mapping = Mapping {
-        path,
-        build_id: found.build_id[..found.build_id_len].to_vec(),
-        start: found.start,
-        end: found.end,
-        exact_offset: found.exact_offset,
-        load_bias: found.load_bias,
-    };
-    Some((mapping, found.rel_pc))
+    note(search.changes);
+    match search.found.take() {
+        Some(found) => found.placed(&search.path),
+        None => Place::Nowhere,
+    }
+}
+
+impl Found {
+    /// `path` is what the loader calls the file.
+    fn placed(self, path: &[u8]) -> Place {
+        let found = self;
+        let mut path = String::from_utf8_lossy(path).into_owned();
+        if path.is_empty() || path == "/proc/self/exe" {
+            // The loader does not name the program itself.
+            let program = std::env::current_exe().unwrap_or_default();
+            path = undeleted(&program).to_string_lossy().into_owned();
+        }
+        let mapping = Mapping {
+            path,
+            build_id: found.build_id[..found.build_id_len].to_vec(),
+            start: found.start,
+            end: found.end,
+            exact_offset: found.exact_offset,
+            load_bias: found.load_bias,
+        };
+        Place::In(mapping, found.rel_pc)
+    }
 }
 
 /// The path of a program's file before the file was replaced, if it was.
@@ -77,30 +90,85 @@ fn undeleted(program: &Path) -> &Path {
     }
 }
 
-/// For so many nanoseconds the number of [`unloads`] is taken for the same.
-const UNLOADS_STAY: u64 = 1_000_000;
+/// For so many nanoseconds [`changes`] are taken for the same.
+const CHANGES_STAY: u64 = 1_000_000;
 
-/// The number of files that the loader had unloaded when it was asked last, and the time at which [`unloads`] asked it.
+/// What the loader answered last, and the time at which [`changes`] asked it.
+static LOADS: AtomicU64 = AtomicU64::new(0);
 static UNLOADS: AtomicU64 = AtomicU64::new(0);
 static ASKED_AT: AtomicU64 = AtomicU64::new(0);
 
-/// A number that changes when files are unloaded, at the latest a millisecond afterwards. To ask the loader takes its lock, so that is not done for each
-/// event.
-pub(super) fn unloads() -> u64 {
+/// What the loader has done so far, as of about a millisecond ago. To ask the loader takes its lock, so that is not done for each event.
+pub(super) fn changes() -> Changes {
     let now = clock::now();
-    if now.wrapping_sub(ASKED_AT.load(Ordering::Relaxed)) >= UNLOADS_STAY {
+    if now.wrapping_sub(ASKED_AT.load(Ordering::Relaxed)) >= CHANGES_STAY {
         ASKED_AT.store(now, Ordering::Relaxed);
-        let mut unloads = None;
-        ask(visit_first, &mut unloads);
-        note_unloads(unloads);
+        let mut changes = None;
+        if ask(visit_first, &mut changes) {
+            note(changes);
+        }
     }
-    UNLOADS.load(Ordering::Relaxed)
+    Changes {
+        loads: LOADS.load(Ordering::Relaxed),
+        unloads: UNLOADS.load(Ordering::Relaxed),
+    }
 }
 
-fn note_unloads(unloads: Option<u64>) {
-    if let Some(unloads) = unloads {
-        // Another thread may have asked later, and be here first.
-        UNLOADS.fetch_max(unloads, Ordering::Relaxed);
+/// Another thread may have asked later, and be here first. Then its answer returns a millisecond later. The greater number is not always the later one: with
+/// namespaces (`dlmopen`), glibc's numbers fall as well.
+fn note(changes: Option<Changes>) {
+    if let Some(Changes { loads, unloads }) = changes {
+        LOADS.store(loads, Ordering::Relaxed);
+        UNLOADS.store(unloads, Ordering::Relaxed);
+    }
+}
+
+/// How many threads ask the loader; with [`FORKING`] while a thread forks, or waits for that.
+static LOOK_UPS: AtomicU32 = AtomicU32::new(0);
+
+/// The loader has a lock, which a forked child would find held for ever if another thread held it.
+const FORKING: u32 = 1 << 31;
+
+/// One that asks the loader. It excludes forks, but no others that ask: a thread that waits for the loader's lock may wait for one that holds this lock and
+/// traces a stack, in an allocator for example.
+struct LookUp;
+
+impl LookUp {
+    /// Never waits: a thread that holds the loader's lock may ask while another one forks, and a fork may need that lock.
+    fn begin() -> Option<LookUp> {
+        let more = |count: u32| (count & FORKING == 0).then(|| count + 1);
+        let begun = LOOK_UPS.fetch_update(Ordering::Acquire, Ordering::Relaxed, more);
+        begun.ok().map(|_| LookUp)
+    }
+}
+
+impl Drop for LookUp {
+    fn drop(&mut self) {
+        LOOK_UPS.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// Until this is dropped, nobody asks the loader.
+pub(crate) struct NoLookUps(());
+
+impl NoLookUps {
+    /// Waits until nobody asks the loader. The caller holds no lock of the SDK: who asks may wait for a thread that waits for that lock.
+    pub(crate) fn hold() -> NoLookUps {
+        let pause = || thread::sleep(Duration::from_micros(50));
+        while LOOK_UPS.fetch_or(FORKING, Ordering::Acquire) & FORKING != 0 {
+            // Another thread forks.
+            pause();
+        }
+        while LOOK_UPS.load(Ordering::Acquire) != FORKING {
+            pause();
+        }
+        NoLookUps(())
+    }
+}
+
+impl Drop for NoLookUps {
+    fn drop(&mut self) {
+        LOOK_UPS.store(0, Ordering::Release);
     }
 }
 
@@ -109,19 +177,22 @@ fn note_unloads(unloads: Option<u64>) {
 /// loader's lock.
 type Visit = unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
 
-/// Has the loader call `visit`, which takes its last argument for a `T`.
-fn ask<T>(visit: Visit, argument: &mut T) {
-    // A confined thread may be the one that forks, and so hold the lock.
-    let _held = (!track_event::is_confined()).then(|| track_event::lock_confined(|| &super::LOOKING_UP));
+/// Has the loader call `visit`, which takes its last argument for a `T`. Returns whether it did: not while a thread forks.
+fn ask<T>(visit: Visit, argument: &mut T) -> bool {
+    let Some(_look_up) = LookUp::begin() else {
+        return false;
+    };
+    let _confined = track_event::confine();
     // SAFETY: the callers' `visit`s take the argument for what it is, which lives until the call returns.
     unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut *argument).cast()) };
+    true
 }
 
 struct Search {
     address: usize,
     /// Of the file that was found, as far as there is capacity.
     path: Vec<u8>,
-    unloads: Option<u64>,
+    changes: Option<Changes>,
     found: Option<Found>,
 }
 
@@ -136,16 +207,21 @@ struct Found {
     rel_pc: u64,
 }
 
-/// How many files were unloaded. Android has told it since version 11.
+/// How many files were loaded and unloaded. Android has told it since version 11.
 ///
 /// # Safety
 ///
 /// `info` is a description of the loader's, with so many bytes.
 #[cfg(not(target_env = "uclibc"))]
-unsafe fn unloads_in(info: *const libc::dl_phdr_info, size: usize) -> Option<u64> {
+unsafe fn changes_in(info: *const libc::dl_phdr_info, size: usize) -> Option<Changes> {
     let end = std::mem::offset_of!(libc::dl_phdr_info, dlpi_subs) + size_of::<u64>();
-    // SAFETY: the description is so long that it has the field.
-    (size >= end).then(|| unsafe { (*info).dlpi_subs as u64 })
+    // SAFETY: the description is so long that it has the fields.
+    (size >= end).then(|| unsafe {
+        Changes {
+            loads: (*info).dlpi_adds as u64,
+            unloads: (*info).dlpi_subs as u64,
+        }
+    })
 }
 
 /// uClibc does not tell it.
@@ -154,18 +230,18 @@ unsafe fn unloads_in(info: *const libc::dl_phdr_info, size: usize) -> Option<u64
 ///
 /// Nothing is demanded. The other version demands something.
 #[cfg(target_env = "uclibc")]
-unsafe fn unloads_in(_: *const libc::dl_phdr_info, _: usize) -> Option<u64> {
+unsafe fn changes_in(_: *const libc::dl_phdr_info, _: usize) -> Option<Changes> {
     None
 }
 
-/// Looks at the first file for the number of files that were unloaded.
+/// Looks at the first file for what the loader has done so far.
 ///
 /// # Safety
 ///
-/// `info` is a description of the loader's with so many bytes, and `unloads` an `Option<u64>` that nothing else uses meanwhile.
-unsafe extern "C" fn visit_first(info: *mut libc::dl_phdr_info, size: usize, unloads: *mut c_void) -> c_int {
+/// `info` is a description of the loader's with so many bytes, and `changes` an `Option<Changes>` that nothing else uses meanwhile.
+unsafe extern "C" fn visit_first(info: *mut libc::dl_phdr_info, size: usize, changes: *mut c_void) -> c_int {
     // SAFETY: as the function demands.
-    unsafe { *unloads.cast::<Option<u64>>() = unloads_in(info, size) };
+    unsafe { *changes.cast::<Option<Changes>>() = changes_in(info, size) };
     1
 }
 
@@ -178,7 +254,7 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, size: usize, search: *
     // SAFETY: `find` passes a pointer to its `Search`, which nothing else uses meanwhile.
     let search = unsafe { &mut *search.cast::<Search>() };
     // SAFETY: as the function demands.
-    search.unloads = unsafe { unloads_in(info, size) };
+    search.changes = unsafe { changes_in(info, size) };
     // SAFETY: all loaders' descriptions have these fields. There is no reference to the description, which may lack later ones.
     let (base, name, headers, number) = unsafe {
         (
@@ -315,19 +391,20 @@ mod tests {
 
     #[test]
     fn this_program_and_its_libraries_are_found() {
-        let (program, rel_pc) = find(find as fn(usize) -> Option<(Mapping, u64)> as usize).unwrap();
+        let address = find as fn(usize) -> Place as usize;
+        let Place::In(program, rel_pc) = find(address) else {
+            panic!("the program is not found");
+        };
         assert_eq!(program.path, std::env::current_exe().unwrap().to_str().unwrap());
-        assert!(
-            (program.start..program.end)
-                .contains(&(find as fn(usize) -> Option<(Mapping, u64)> as usize as u64))
-        );
+        let address = address as u64;
+        assert!((program.start..program.end).contains(&address));
         // What readers compute from the fields of the mapping.
-        let address = find as fn(usize) -> Option<(Mapping, u64)> as usize as u64;
         assert_eq!(
             address - program.start + program.exact_offset + program.load_bias,
             rel_pc
         );
         let local = 0;
-        assert!(find((&raw const local).addr()).is_none(), "the stack is no file");
+        let place = find((&raw const local).addr());
+        assert!(matches!(place, Place::Nowhere), "the stack is no file");
     }
 }

@@ -107,6 +107,10 @@ pub(super) fn trace<D: DataSource>(
     active: u32,
     mut write: impl FnMut(&mut TraceContext<'_, D>),
 ) {
+    // The states are in a thread-local that a signal handler may find in use, and the application's code may allocate.
+    if track_event::is_confined() {
+        return track_event::count_unrecorded();
+    }
     // A thread that sees the bit of an active instance also sees the instance.
     fence(Ordering::Acquire);
     let (Some(registration), Some(mut taken)) = (handle.registered.get(), Taken::take()) else {

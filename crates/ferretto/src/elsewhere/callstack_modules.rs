@@ -1,13 +1,13 @@
 //! In the place of `callstack/modules.rs` where nothing is recorded: no files are known.
 
-use super::interning::Mapping;
+use super::interning::{Changes, Place};
 
 /// Knows nothing.
-pub(super) fn find(_: usize) -> Option<(Mapping, u64)> {
-    None
+pub(super) fn find(_: usize) -> Place {
+    Place::Nowhere
 }
 
-/// Nothing is unloaded.
-pub(super) fn unloads() -> u64 {
-    0
+/// Nothing is loaded or unloaded.
+pub(super) fn changes() -> Changes {
+    Changes::default()
 }

@@ -246,7 +246,7 @@ fn a_sequence_at_its_limits_goes_on_with_what_it_remembers() {
     for tid in 0..1000 {
         write(counter(tid as usize % MAX_COUNTERS), tid);
     }
-    // One more counter, and then one more thread.
+    // One more counter.
     write(counter(MAX_COUNTERS), 0);
     let before = packets.iter().filter(|packet| clears(packet)).count();
     assert_eq!(before, 2, "it begins, and starts over for the counter");

@@ -72,7 +72,7 @@ pub use observer::{ObservedSession, Observing, SessionEvent, observe_category, o
 pub(crate) use registry::{hold_for_fork, release_after_fork};
 pub use sampling::SampledCategory;
 pub(crate) use source::register;
-pub(crate) use thread::{LockedConfined, confine, is_confined, lock_confined, unconfined};
+pub(crate) use thread::{LockedConfined, confine, count_unrecorded, is_confined, lock_confined, unconfined};
 pub use timestamp::Timestamp;
 
 /// The name of this data source in configs.
@@ -185,6 +185,8 @@ pub fn flush(at_most: Duration) -> Result<(), SessionError> {
 /// - the thread's chunk of shared memory has room: it holds some kilobytes, and a new one is taken outside only;
 /// - the session wants the usual timestamps, and no thread times.
 ///
+/// Packets of [data sources](crate::data_source), and so [samples of stacks](crate::stack_sample), are not recorded in here.
+///
 /// So record something on each thread now and then. Slices on the thread's track stay nested, whichever events are dropped.
 ///
 /// ```
@@ -197,7 +199,7 @@ pub fn without_waiting<R>(trace: impl FnOnce() -> R) -> R {
     trace()
 }
 
-/// How many events were not recorded because of where they happened, since the process started:
+/// How many events, and calls of data sources, were not recorded because of where they happened, since the process started:
 /// - while another was being written on the same thread: in a `Display` of the user's, for example;
 /// - in an allocator that the SDK itself has called, where they would have needed memory or a lock themselves;
 /// - in [`without_waiting`], where they would have needed the same;

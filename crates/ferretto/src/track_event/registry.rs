@@ -21,7 +21,7 @@ use super::open_slices;
 use super::sequence::Event;
 use super::thread::{self, Confined};
 use super::wire::{self, AnnotationFront, ShortFront};
-use crate::callstack;
+use crate::callstack::NoLookUps;
 use crate::off::OFF;
 use crate::process_hooks;
 use crate::source::{MAX_INSTANCES, Output, Slot, slots};
@@ -267,11 +267,11 @@ pub(super) fn clear_incremental_state(slot: Slot) {
 
 /// The locks, which are released in this order.
 struct HeldForFork {
-    _look_ups: MutexGuard<'static, ()>,
     _open_slices: open_slices::Held,
     _tables: [Held<'static>; 3],
     _registry: MutexGuard<'static, Registry>,
     _others: dynamic_site::HeldForFork,
+    _look_ups: NoLookUps,
     _confined: Confined,
     /// The process that is about to fork: see [`process_hooks::generation`].
     parent: u32,
@@ -287,16 +287,17 @@ thread_local! {
 pub(crate) fn hold_for_fork() {
     // Other fork handlers may trace: they must not wait for these locks, nor write into the parent's memory.
     let confined = thread::confine_for_fork();
+    let look_ups = NoLookUps::hold();
     // In the order in which they are taken elsewhere.
     let others = dynamic_site::HeldForFork::hold();
     let registry = registry();
     let tables = [&EVENT_NAMES, &CATEGORIES, &ANNOTATION_NAMES].map(Interner::hold);
     let all = HeldForFork {
-        _look_ups: callstack::hold_look_ups(),
         _open_slices: open_slices::Held::hold(),
         _tables: tables,
         _registry: registry,
         _others: others,
+        _look_ups: look_ups,
         _confined: confined,
         parent: process_hooks::generation(),
     };

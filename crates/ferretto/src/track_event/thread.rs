@@ -22,7 +22,7 @@
 //! | the arbiter's requests, and the ids of writers | when a chunk is full, and for a new writer | chunks are added without allocating; for all else the holder is confined |
 //! | slices that lost an event ([`super::open_slices`]) | while memory is full, and afterwards | the holder allocates, in the middle of an event |
 //! | a chunk that the arbiter takes back (`held.rs` in `ferretto_client`) | when a writer finds its chunk wanted | the holder allocates, on the SDK's thread |
-//! | the dynamic loader's, after the SDK's own of look-ups (`callstack.rs`) | for a call stack with an address that the sequence does not know, and once in a millisecond for others with addresses | the SDK only copies, on a confined thread, and so does the loader ([`crate::callstack`]) |
+//! | the dynamic loader's | for a call stack with an address that the sequence does not know, and once in a millisecond for others with addresses | the SDK only copies, on a confined thread, and the event holds no lock; a program's callback of `dl_iterate_phdr` may trace, because look-ups do not exclude each other (`callstack/modules.rs`) |
 //!
 //! The unwinder of [`Callstack::capture`](crate::callstack::Callstack::capture) may take the loader's lock as well. It does not allocate under that lock. A
 //! program's own callback of `dl_iterate_phdr` may allocate, so an allocator that holds a lock traces stacks inside
@@ -31,8 +31,9 @@
 //! Two more groups are here for completeness. The SDK's thread alone takes the lock of the link to a service. That thread is always confined, except in the
 //! application's code. No track event takes the locks of observers, of the instances of data sources, or of the status.
 //!
-//! **Forks.** A fork takes the locks of `ferretto-tracing` first, then those of the observers, the registry, the tables, the open slices and the look-ups. So a forked child
-//! finds none of them held, nor the loader's because of a look-up.
+//! **Forks.** A fork takes the locks of `ferretto-tracing` first. Then it waits until no thread looks up an address, and takes those of the observers, the registry, the
+//! tables and the open slices. So a forked child finds none of them held, nor the loader's because of a look-up. Look-ups do not wait for a fork, which
+//! may need the loader's lock itself.
 //!
 //! **Signals.** A handler may run between any two instructions here. It leaves the thread's variables as it found them. So it is enough that a state
 //! in use is in neither pointer: compiler fences keep the stores around its use in order.
@@ -79,7 +80,7 @@ pub(super) fn nested_events() -> u64 {
 
 /// Counts an event that would have been recorded elsewhere.
 #[cold]
-pub(super) fn count_unrecorded() {
+pub(crate) fn count_unrecorded() {
     UNRECORDED.fetch_add(1, Ordering::Relaxed);
 }
 

@@ -27,8 +27,14 @@ impl Recorder<'_> {
         let service = self.service.as_ref();
         match workload.hold(service.and_then(|service| service.started.as_ref())) {
             Ok(pid) => asks.for_each(|family| *family = pid.cast_signed()),
-            // The start reports what remains wrong. A config that names nobody means everybody.
-            Err(_) => return,
+            // A config that names nobody means everybody.
+            Err(error) => {
+                let name = workload.name();
+                self.console.notice(format_args!(
+                    "everybody is recorded, because {name} cannot wait for the start: {error}"
+                ));
+                return;
+            }
         }
         self.config = config.encode_to_vec();
     }
