@@ -254,8 +254,7 @@ impl PerfThread {
 
     fn count_everybody(&mut self, reactor: &Reactor) -> Result<(), Box<dyn std::error::Error>> {
         let cpus: Vec<u32> = self.profiler.cpus().iter().map(|events| events.cpu).collect();
-        let open = |cpu: &u32| CpuEvents::open(&self.config, *cpu, cpus.len());
-        let events = cpus.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        let events = CpuEvents::open_each(&self.config, &cpus, cpus.len())?;
         for before in self
             .profiler
             .replace_events(&self.config, events, &mut self.writer)?

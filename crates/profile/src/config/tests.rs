@@ -58,7 +58,7 @@ fn an_empty_config_counts_the_cpu_clock_ten_times_a_second() {
         panic!("it polls")
     };
     assert_eq!(sampling.interval, Interval::Frequency(10));
-    assert_eq!(sampling.ring_pages_to_try(2), [256]);
+    assert_eq!(sampling.ring_pages_to_try(2), [256, 128, 64, 32, 16, 8, 4, 2, 1]);
     assert_eq!(sampling.read_period, Duration::from_millis(100));
     assert_eq!(sampling.clear_period, Duration::from_secs(300));
     assert_eq!(sampling.clock, Clock::MonotonicRaw);
@@ -119,11 +119,11 @@ fn rings_have_room_for_the_stacks_of_a_tenth_of_a_second_within_bounds() {
         };
         sampled(&config).ring_pages_to_try(cpus)
     };
-    assert_eq!(pages(10, 2), [256]);
-    assert_eq!(pages(1000, 2), [2048, 1024, 512, 256]);
-    assert_eq!(pages(1000, 256), [512, 256]);
-    assert_eq!(pages(3000, 24), [4096, 2048, 1024, 512, 256]);
-    assert_eq!(pages(u64::MAX, 1 << 20), [256]);
+    assert_eq!(pages(10, 2), [256, 128, 64, 32]);
+    assert_eq!(pages(1000, 2), [2048, 1024, 512, 256, 128, 64, 32]);
+    assert_eq!(pages(1000, 256), [512, 256, 128, 64, 32]);
+    assert_eq!(pages(3000, 24), [4096, 2048, 1024, 512, 256, 128, 64, 32]);
+    assert_eq!(pages(u64::MAX, 1 << 20), [256, 128, 64, 32]);
 }
 
 #[test]

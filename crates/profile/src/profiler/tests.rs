@@ -29,8 +29,8 @@ fn profiler(period: u64, ring_pages: u32) -> Option<Profiler> {
         ..Default::default()
     };
     let config = PerfConfig::of(&config, None, &RunningKernel::default()).unwrap();
-    match CpuEvents::open(&config, 0, 1) {
-        Ok(events) => Some(Profiler::new(&config, vec![events], [])),
+    match CpuEvents::open_each(&config, &[0], 1) {
+        Ok(events) => Some(Profiler::new(&config, events, [])),
         Err(error) => {
             println!("skipped: {error}");
             None
@@ -75,8 +75,8 @@ fn profiler_of_scope(scope: Scope, counted: &Counted, period: u64, ring_pages: u
     };
     let config = PerfConfig::of(&config, None, &RunningKernel::default()).unwrap();
     assert_eq!(config.counted, *counted);
-    match CpuEvents::open(&config, 0, 1) {
-        Ok(events) => Some(Profiler::new(&config, vec![events], [])),
+    match CpuEvents::open_each(&config, &[0], 1) {
+        Ok(events) => Some(Profiler::new(&config, events, [])),
         Err(error) => {
             println!("skipped: this kernel does not do it: {error}");
             None
@@ -352,11 +352,9 @@ fn processes_whose_threads_end_before_their_first_sample_are_told_and_go_on_with
     };
     let config = PerfConfig::of(&config, None, &RunningKernel::default()).unwrap();
     let _busy = Busy::start();
-    let events = CpuEvents::open(&config, 0, 1).unwrap();
+    let events = CpuEvents::open_each(&config, &[0], 1).unwrap();
     profiler.samples.stacks = None;
-    let before = profiler
-        .replace_events(&config, vec![events], &mut packets)
-        .unwrap();
+    let before = profiler.replace_events(&config, events, &mut packets).unwrap();
     assert_eq!(before.len(), 1);
     let known = samples(&packets).len();
     while samples(&packets).len() < known + 10 {
@@ -486,11 +484,11 @@ fn what_waits_when_the_profiler_gives_up_is_counted() {
         ..Default::default()
     };
     let config = PerfConfig::of(&stacks, None, &RunningKernel::default()).unwrap();
-    let events = match CpuEvents::open(&config, 0, 1) {
+    let events = match CpuEvents::open_each(&config, &[0], 1) {
         Ok(events) => events,
         Err(error) => return println!("skipped: {error}"),
     };
-    let mut profiler = Profiler::new(&config, vec![events], []);
+    let mut profiler = Profiler::new(&config, events, []);
     let mut packets = Vec::new();
     profiler.enable(&mut packets).unwrap();
     // Samples wait in the queue, because there is no time for them, and more in the ring.
