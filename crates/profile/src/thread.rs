@@ -14,6 +14,7 @@ use ferretto_ipc::reactor::{Deadline, Events, Interest, Reactor, ReactorError, T
 
 use crate::config::{Counted, Mode, PerfConfig};
 use crate::cpu::CpuEvents;
+use crate::ends::Look;
 use crate::guardrails::daemon_exceeds;
 use crate::hotplug::Hotplug;
 use crate::profiler::{Profiler, Progress};
@@ -239,7 +240,7 @@ impl PerfThread {
 
     /// Has everybody counted if much is missing of the processes that are counted alone.
     fn look_at_threads(&mut self, reactor: &Reactor) {
-        let Some(why) = self.profiler.missing(&self.config.counted) else {
+        let Some(why) = self.profiler.missing(&self.config.counted, Look::OneOfMany) else {
             return;
         };
         self.config.counted = Counted::Everybody;

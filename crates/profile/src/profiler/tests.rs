@@ -434,19 +434,67 @@ fn a_family_of_which_a_process_changes_its_rights_is_missed() {
     profiler.turn(&mut packets);
     // Those that sleep have ended.
     profiler.samples.starts = 0;
-    assert_eq!(profiler.missing(&family), None);
+    assert_eq!(profiler.missing(&family, Look::OneOfMany), None);
     std::fs::write(told, "").unwrap();
     let began = Instant::now();
     loop {
         profiler.turn(&mut packets);
         profiler.samples.starts = 0;
-        if let Some(why) = profiler.missing(&family) {
+        if let Some(why) = profiler.missing(&family, Look::OneOfMany) {
             assert!(why.contains("with other rights"), "{why}");
             break;
         }
         assert!(began.elapsed() < PATIENCE, "nothing is missing");
         std::thread::yield_now();
     }
+}
+
+#[test]
+fn a_thread_that_runs_a_program_in_its_process_is_not_missed() {
+    /// When the file that the first argument names is there, a second thread runs the program that the others name.
+    const PROGRAM: &str = r#"
+        #include <pthread.h>
+        #include <unistd.h>
+        static void *run(void *words) { execv(*(char **)words, words); _exit(1); }
+        int main(int argc, char **argv) {
+            pthread_t thread;
+            while (access(argv[1], F_OK)) usleep(1000);
+            pthread_create(&thread, 0, run, argv + 2);
+            for (;;) pause();
+        }
+    "#;
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    std::fs::write(path("program.c"), PROGRAM).unwrap();
+    let compiler = Command::new("cc")
+        .args(["-pthread", "-o"])
+        .args([path("program"), path("program.c")])
+        .status();
+    match compiler {
+        Ok(status) => assert!(status.success(), "{status}"),
+        Err(error) => return println!("skipped: cannot run cc: {error}"),
+    }
+    let told = path("told");
+    let words = [told.as_os_str(), "/bin/sleep".as_ref(), "60".as_ref()];
+    let root = Busy(Command::new(path("program")).args(words).spawn().unwrap());
+    stay_on_first_cpu(Pid::from_child(&root.0));
+    let pid = root.0.id();
+    let Some(mut profiler) = profiler_of_family(pid) else {
+        return;
+    };
+    let mut packets = Vec::new();
+    profiler.enable(&mut packets).unwrap();
+    std::fs::write(&told, "").unwrap();
+    let began = Instant::now();
+    let cmdline = format!("/proc/{pid}/cmdline");
+    while !std::fs::read(&cmdline).unwrap().starts_with(b"/bin/sleep") {
+        assert!(began.elapsed() < PATIENCE, "the program does not run");
+        profiler.turn(&mut packets);
+        std::thread::yield_now();
+    }
+    profiler.catch_up(&mut packets);
+    let family = Counted::Family(pid.cast_signed());
+    assert_eq!(profiler.missing(&family, Look::Last), None);
 }
 
 #[test]
