@@ -47,5 +47,7 @@ pub mod record;
 pub mod scope;
 pub mod source;
 pub mod stacks;
+#[cfg(test)]
+mod test_log;
 mod thread;
 mod threads;

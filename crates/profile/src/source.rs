@@ -190,6 +190,7 @@ impl Threaded for LinuxPerf {
                 hotplug,
                 config,
                 writer,
+                has_told_missing: false,
             };
             thread.run(inbox, started);
         }))
