@@ -243,6 +243,14 @@ impl Event {
         })
     }
 
+    /// Whether it counts the time for which threads run.
+    pub(crate) fn is_clock(&self) -> bool {
+        self.attr_type == sys::PERF_TYPE_SOFTWARE
+            && [sys::PERF_COUNT_SW_CPU_CLOCK, sys::PERF_COUNT_SW_TASK_CLOCK]
+                .map(u64::from)
+                .contains(&self.attr_config[0])
+    }
+
     /// Whether it needs counters of the processor, which most virtual machines lack.
     pub(crate) fn needs_hardware(&self) -> bool {
         self.attr_type == sys::PERF_TYPE_HARDWARE

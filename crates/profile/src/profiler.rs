@@ -14,7 +14,7 @@ use ferretto_proto::messages::perf_sample::SampleSkipReason;
 use ferretto_proto::messages::perf_sample::producer_event::{CpuEvent, DataSourceStopReason};
 use perf_event_open_sys::bindings as sys;
 
-use crate::config::{Counted, Mode, PerfConfig, Sampling, Stacks as StacksConfig, UserFrames};
+use crate::config::{Counted, Interval, Mode, PerfConfig, Sampling, Stacks as StacksConfig, UserFrames};
 use crate::cpu::CpuEvents;
 use crate::ends::{Ends, Look};
 use crate::output::Output;
@@ -67,6 +67,8 @@ struct Samples {
     queue: Queue,
     /// Of processes that are in scope.
     kept: u64,
+    /// Whether a thread that works has samples. Those that cause no rare event have none.
+    samples_all_work: bool,
     /// Threads that have started in processes that are counted, and processes if those are counted, too.
     starts: u64,
     ends: Ends,
@@ -108,6 +110,9 @@ impl Profiler {
                 }),
                 verdicts: HashMap::new(),
                 kept: 0,
+                samples_all_work: sampling.is_some_and(|sampling| {
+                    config.leader.is_clock() || matches!(sampling.interval, Interval::Frequency(_))
+                }),
                 starts: 0,
                 ends: Ends::default(),
                 queue: Queue::new(sampling.and_then(|sampling: &Sampling| sampling.most_queued)),
@@ -203,8 +208,13 @@ impl Profiler {
 
     /// Whether much is missing because threads and processes end before they have a sample.
     fn misses_threads(&self) -> bool {
-        let Samples { kept, starts, .. } = self.samples;
-        starts >= FEWEST_STARTS && starts.saturating_mul(SAMPLES_PER_START) > kept
+        let Samples {
+            kept,
+            samples_all_work,
+            starts,
+            ..
+        } = self.samples;
+        samples_all_work && starts >= FEWEST_STARTS && starts.saturating_mul(SAMPLES_PER_START) > kept
     }
 
     /// Reads other events of the CPUs from now on, which are not enabled and have another config. Returns the ones in whose place they came, after all that

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command};
 
 use ferretto_proto::messages::perf_event_config::{CallstackSampling, Scope, UnwindMode};
-use ferretto_proto::messages::perf_events::{Timebase, timebase};
+use ferretto_proto::messages::perf_events::{Counter, Timebase, timebase};
 use ferretto_proto::messages::perf_sample::OptionalSampleSkippedReason;
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::{Message, MessageField, PerfEventConfig, PerfSample, TracePacket};
@@ -367,6 +367,33 @@ fn processes_whose_threads_end_before_their_first_sample_are_told_and_go_on_with
         .filter_map(|sample| sample.timebase_count)
         .collect();
     assert!(counts.is_sorted(), "{counts:?}");
+}
+
+#[test]
+fn threads_without_a_rare_event_are_not_missed() {
+    let misses = |event: Option<timebase::Event>, interval| {
+        let config = PerfEventConfig {
+            timebase: MessageField::some(Timebase {
+                event,
+                interval: Some(interval),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let config = PerfConfig::of(&config, None, &RunningKernel::default()).unwrap();
+        let mut profiler = Profiler::new(&config, Vec::new(), []);
+        profiler.samples.starts = FEWEST_STARTS;
+        profiler.misses_threads()
+    };
+    let faults = timebase::Event::Counter(Counter::SW_PAGE_FAULTS);
+    let every = timebase::Interval::Period(100_000);
+    assert!(!misses(Some(faults.clone()), every.clone()));
+    assert!(misses(Some(faults), timebase::Interval::Frequency(99)));
+    assert!(misses(
+        Some(timebase::Event::Counter(Counter::SW_TASK_CLOCK)),
+        every.clone()
+    ));
+    assert!(misses(None, every));
 }
 
 #[test]
