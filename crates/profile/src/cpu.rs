@@ -300,6 +300,11 @@ impl CpuEvents {
         })
     }
 
+    /// Whether it counts single processes, and they had no thread any more when it was opened.
+    pub(crate) fn counts_nobody(&self) -> bool {
+        self.leaders().is_empty()
+    }
+
     fn leaders(&self) -> &[PerfEvent] {
         match &self.leaders {
             Leaders::Holder { .. } => std::slice::from_ref(&self.holder),

@@ -128,6 +128,10 @@ impl LinuxPerf {
         loop {
             let missing = match CpuEvents::open(config, cpu, cpus, size) {
                 Err(OpenError::NoCounter(missing)) => missing,
+                Ok(events) if events.counts_nobody() => {
+                    let reason = "they have ended".to_owned();
+                    return Err(OpenError::NotAlone { cpu, reason });
+                }
                 Err(error @ OpenError::NoKernel) => {
                     self.warn(format_args!("{error}"));
                     config.leader.scope.exclude_kernel = true;
@@ -196,3 +200,6 @@ impl Threaded for LinuxPerf {
         }))
     }
 }
+
+#[cfg(test)]
+mod tests;
