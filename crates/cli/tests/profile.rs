@@ -411,6 +411,35 @@ fn an_ordinary_user_profiles_a_command() {
     );
 }
 
+/// Their own code switches no context: without the kernel, whose part they may not sample, there is nothing to be counted.
+#[test]
+fn an_ordinary_user_hears_why_events_of_the_kernel_are_not_sampled() {
+    const SOMEBODY: u32 = 65532;
+    let Some(workshop) = Workshop::open_to_others() else {
+        return;
+    };
+    let paranoid = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap();
+    if paranoid.trim() != "2" {
+        println!("skipped: this kernel lets everybody sample it");
+        return;
+    }
+    for event in ["context-switches -c 1", "cpu-clock:k"] {
+        let line = format!("profile -e {event} -o out.folded -- ./hot 3");
+        let mut command = Command::new(workshop.path("ferretto"));
+        command.args(line.split_whitespace()).uid(SOMEBODY).gid(SOMEBODY);
+        let (code, said) = workshop.run(&mut command);
+        assert_ne!(code, Some(0), "{said}");
+        let failure = said
+            .lines()
+            .find(|line| line.contains("linux.perf could not be started"));
+        assert!(
+            failure.is_some_and(|line| line.contains("lower /proc/sys/kernel/perf_event_paranoid")),
+            "{said}"
+        );
+        assert!(!said.contains("all processes are sampled"), "{said}");
+    }
+}
+
 /// The kernel bounds the memory that all rings of a user have together. With this bound all CPUs get rings, but not if one CPU takes as much as it can.
 #[test]
 fn an_ordinary_user_with_little_locked_memory_has_rings_on_all_cpus() {

@@ -85,7 +85,7 @@ pub(crate) enum OpenError {
          /proc/sys/kernel/perf_event_mlock_kb"
     )]
     NoRing { cpu: u32, error: io::Error },
-    /// The kernel counts certain processes for this user, but not what it does itself for them.
+    /// The kernel counts certain processes for this user, but not what it does itself for them. There is something else to be counted.
     #[error(
         "only the programs' own code is sampled, and not the kernel's: this user may not sample the kernel{}",
         advice_to_refused()
@@ -261,7 +261,12 @@ impl CpuEvents {
             Ok(event)
         };
         let events = threads::open_all(pids, cpus, open_one).map_err(|error| match error {
-            ThreadsError::Open(_) if refuses_kernel.get() => OpenError::NoKernel.into(),
+            // Nobody else's events would be counted either.
+            ThreadsError::Open(error) if refuses_kernel.get() => match config.leader.happens_in_user_code() {
+                true => OpenError::NoKernel,
+                false => open_error(&config.leader, cpu, error),
+            }
+            .into(),
             ThreadsError::Open(error) => {
                 Failed::of(error, |error| match open_error(&config.leader, cpu, error) {
                     OpenError::Other { error, .. } => not_alone(error.to_string()),

@@ -139,7 +139,7 @@ fn events_are_counters_tracepoints_or_raw() {
     let counter = leader(timebase::Event::Counter(Counter::HW_CPU_CYCLES)).expect("it is known");
     assert_eq!((counter.attr_type, counter.attr_config), (0, [0, 0, 0]));
     assert_eq!(counter.name.as_deref(), Some("mine"));
-    assert!(counter.needs_hardware());
+    assert!(counter.needs_hardware() && counter.happens_in_user_code());
     for name in ["sched:sched_switch", "sched/sched_switch"] {
         let tracepoint = Tracepoint {
             name: Some(name.to_owned()),
