@@ -259,8 +259,9 @@ impl PerfThread {
     /// Says at the end what the looks before have not found: a command may be done before the first.
     fn tell_missing(&mut self) {
         if let Some(why) = self.missing(Look::Last) {
-            self.program
-                .warning(&format!("{NAME}: {why}; samples are missing"));
+            self.program.warning(&format!(
+                "{NAME}: {why}; samples are missing: sample more often, or for longer"
+            ));
         }
     }
 

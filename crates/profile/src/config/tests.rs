@@ -140,6 +140,15 @@ fn events_are_counters_tracepoints_or_raw() {
     assert_eq!((counter.attr_type, counter.attr_config), (0, [0, 0, 0]));
     assert_eq!(counter.name.as_deref(), Some("mine"));
     assert!(counter.needs_hardware() && counter.happens_in_user_code());
+    let faults = leader(timebase::Event::Counter(Counter::SW_PAGE_FAULTS)).expect("it is known");
+    let switches = leader(timebase::Event::Counter(Counter::SW_CONTEXT_SWITCHES)).expect("it is known");
+    assert!(faults.happens_in_user_code() && !switches.happens_in_user_code());
+    let modifiers = [EventModifier::EVENT_MODIFIER_COUNT_KERNEL];
+    let in_kernel = Event {
+        scope: CountingScope::of(&modifiers),
+        ..faults
+    };
+    assert!(!in_kernel.happens_in_user_code());
     for name in ["sched:sched_switch", "sched/sched_switch"] {
         let tracepoint = Tracepoint {
             name: Some(name.to_owned()),
@@ -153,6 +162,7 @@ fn events_are_counters_tracepoints_or_raw() {
             filter: "prev_pid > 0".to_owned(),
         };
         assert_eq!(tracepoint.kind, kind);
+        assert!(!tracepoint.happens_in_user_code());
     }
     let raw = RawEvent {
         pmu_name: Some("armv8_pmuv3".to_owned()),
