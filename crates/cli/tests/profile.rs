@@ -49,6 +49,24 @@ impl Workshop {
         Some(workshop)
     }
 
+    /// A workshop for other users, with a copy of `ferretto`, because they may not enter the folder of the original. If ordinary users may not profile, or
+    /// nobody can act for them, prints that the test is skipped.
+    fn open_to_others() -> Option<Workshop> {
+        let workshop = Workshop::open()?;
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: only root starts a program as another user");
+            return None;
+        }
+        let paranoid = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap();
+        if paranoid.trim().parse::<i32>().unwrap() > 2 {
+            println!("skipped: this kernel lets nobody sample but root");
+            return None;
+        }
+        std::fs::set_permissions(workshop.path(""), std::fs::Permissions::from_mode(0o777)).unwrap();
+        crate::support::copy_program(FERRETTO.as_ref(), &workshop.path("ferretto"));
+        Some(workshop)
+    }
+
     fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
@@ -376,20 +394,10 @@ fn only_a_command_and_all_that_it_starts_are_sampled() {
 #[test]
 fn an_ordinary_user_profiles_a_command() {
     const NOBODY: u32 = 65534;
-    let Some(workshop) = Workshop::open() else { return };
-    if !rustix::process::geteuid().is_root() {
-        println!("skipped: only root starts a program as another user");
+    let Some(workshop) = Workshop::open_to_others() else {
         return;
-    }
-    let paranoid = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap();
-    if paranoid.trim().parse::<i32>().unwrap() > 2 {
-        println!("skipped: this kernel lets nobody sample but root");
-        return;
-    }
-    std::fs::set_permissions(workshop.path(""), std::fs::Permissions::from_mode(0o777)).unwrap();
-    // `nobody` may not enter other users' folders.
+    };
     let copy = workshop.path("ferretto");
-    crate::support::copy_program(FERRETTO.as_ref(), &copy);
     std::fs::write(workshop.path("script"), "./hot 3; exit $?\n").unwrap();
     // The first program that samples are of is the command, or one that the command starts.
     for command in [&["./hot", "3"], &["sh", "script"]] {
@@ -408,6 +416,59 @@ fn an_ordinary_user_profiles_a_command() {
         );
         assert!(!folded.contains("ferretto;"), "{folded}");
     }
+}
+
+/// Their own code switches no context: without the kernel, whose part they may not sample, there is nothing to be counted.
+#[test]
+fn an_ordinary_user_hears_why_events_of_the_kernel_are_not_sampled() {
+    const SOMEBODY: u32 = 65532;
+    let Some(workshop) = Workshop::open_to_others() else {
+        return;
+    };
+    let paranoid = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap();
+    if paranoid.trim() != "2" {
+        println!("skipped: this kernel lets everybody sample it");
+        return;
+    }
+    for event in ["context-switches -c 1", "cpu-clock:k"] {
+        let line = format!("profile -e {event} -o out.folded -- ./hot 3");
+        let mut command = Command::new(workshop.path("ferretto"));
+        command.args(line.split_whitespace()).uid(SOMEBODY).gid(SOMEBODY);
+        let (code, said) = workshop.run(&mut command);
+        assert_ne!(code, Some(0), "{said}");
+        let failure = said
+            .lines()
+            .find(|line| line.contains("linux.perf could not be started"));
+        assert!(
+            failure.is_some_and(|line| line.contains("lower /proc/sys/kernel/perf_event_paranoid")),
+            "{said}"
+        );
+        assert!(!said.contains("all processes are sampled"), "{said}");
+    }
+}
+
+/// The kernel bounds the memory that all rings of a user have together. With this bound all CPUs get rings, but not if one CPU takes as much as it can.
+#[test]
+fn an_ordinary_user_with_little_locked_memory_has_rings_on_all_cpus() {
+    // No other test's rings count against the same user's bound.
+    const SOMEBODY: u32 = 65533;
+    const PAGE_KB: usize = 4;
+    /// Of the ring that has been tried last, with its first page.
+    const PAGES: usize = 257;
+    let Some(workshop) = Workshop::open_to_others() else {
+        return;
+    };
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    let free_kb = std::fs::read_to_string("/proc/sys/kernel/perf_event_mlock_kb").unwrap();
+    let free_kb: usize = free_kb.trim().parse().unwrap();
+    let limit_kb = (cpus * PAGES * PAGE_KB).saturating_sub(cpus * free_kb) + 160;
+    let script = format!("ulimit -l {limit_kb}; exec ./ferretto profile -o out.folded -- ./hot 3");
+    let mut command = Command::new("sh");
+    command.args(["-c", &script]).uid(SOMEBODY).gid(SOMEBODY);
+    let (code, said) = workshop.run(&mut command);
+    assert_eq!(code, Some(3), "{said}");
+    let folded = workshop.text("out.folded");
+    assert!(highest(&folded).contains("main;hot_caller;hot_leaf "), "{folded}");
 }
 
 #[test]

@@ -22,6 +22,9 @@ const DEFAULT_RING_PAGES: u32 = 256;
 /// Pages that a sample with a copy of its stack takes.
 const PAGES_OF_STACK: u64 = 16;
 
+/// Pages of the least ring that has room for a sample with a copy of its stack, which has more than the copy.
+const LEAST_PAGES_FOR_STACKS: u32 = 32;
+
 /// Pages for samples with copies of stacks that are taken after a number of events.
 const PAGES_FOR_BURSTS: u64 = 2048;
 
@@ -106,7 +109,7 @@ impl Sampling {
     /// Pages of 4 KiB for the ring of each of so many CPUs, in the order in which they are to be tried.
     ///
     /// Unless the config says how many, rings have room for the copies of stacks of a tenth of a second: a busy machine may not let the daemon run for so
-    /// long. Users without privileges may not have as much.
+    /// long. Users without privileges may not have as much: they get rings that have room for one sample at least, and losses are told.
     pub(crate) fn ring_pages_to_try(&self, cpus: usize) -> Vec<u32> {
         if let Some(pages) = self.ring_pages {
             return vec![pages];
@@ -129,8 +132,12 @@ impl Sampling {
             larger if u64::from(larger) > most => larger / 2,
             pages => pages,
         };
+        let least = match copies_stacks {
+            true => LEAST_PAGES_FOR_STACKS,
+            false => 1,
+        };
         let sizes = std::iter::successors(Some(largest), |pages| Some(pages / 2));
-        sizes.take_while(|&pages| pages >= DEFAULT_RING_PAGES).collect()
+        sizes.take_while(|&pages| pages >= least).collect()
     }
 }
 

@@ -81,10 +81,11 @@ pub(crate) enum OpenError {
     NoCounter(String),
     /// There is no memory for the ring, or this user may not have as much.
     #[error(
-        "cannot map a ring buffer of CPU {cpu}: {error}; use fewer ring_buffer_pages, or raise /proc/sys/kernel/perf_event_mlock_kb"
+        "cannot map a ring buffer of CPU {cpu}: {error}; use fewer ring_buffer_pages, or raise the limit of locked memory (`ulimit -l`) or \
+         /proc/sys/kernel/perf_event_mlock_kb"
     )]
     NoRing { cpu: u32, error: io::Error },
-    /// The kernel counts certain processes for this user, but not what it does itself for them.
+    /// The kernel counts certain processes for this user, but not what it does itself for them. There is something else to be counted.
     #[error(
         "only the programs' own code is sampled, and not the kernel's: this user may not sample the kernel{}",
         advice_to_refused()
@@ -109,41 +110,81 @@ impl AsFd for CpuEvents {
     }
 }
 
-/// Memory pages of a ring. The config counts pages of 4 KiB.
-fn pages_of_ring(ring_pages: u32) -> usize {
-    (ring_pages as usize * 4096 / page_size()).max(1)
+/// The size of the ring of each CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RingSize {
+    /// In memory pages. `None` if counters are polled.
+    pages: Option<usize>,
+    /// There is no smaller one to be tried.
+    pub(crate) is_least: bool,
 }
 
-impl CpuEvents {
-    /// Opens what the config asks for on one of so many CPUs. Nothing is counted yet.
+impl RingSize {
+    /// Opens something on so many CPUs with the largest rings for which there is room on each. The kernel bounds the memory of the rings of all CPUs together,
+    /// so that a large ring of one CPU may leave no room for the next: `open` is called anew for each size, when its earlier rings are gone.
     ///
     /// # Errors
-    /// If one of the events cannot be opened.
-    pub(crate) fn open(config: &PerfConfig, cpu: u32, cpus: usize) -> Result<CpuEvents, OpenError> {
-        let ring_pages = match &config.mode {
-            Mode::Sampling(sampling) => sampling.ring_pages_to_try(cpus),
+    /// Those of `open`.
+    pub(crate) fn largest_with_room<T>(
+        config: &PerfConfig,
+        cpus: usize,
+        mut open: impl FnMut(RingSize) -> Result<T, OpenError>,
+    ) -> Result<T, OpenError> {
+        // The config counts pages of 4 KiB.
+        let of_memory = |pages: u32| (pages as usize * 4096 / page_size()).max(1);
+        let mut sizes: Vec<usize> = match &config.mode {
+            Mode::Sampling(sampling) => {
+                let pages = sampling.ring_pages_to_try(cpus).into_iter();
+                pages.map(of_memory).collect()
+            }
             Mode::Polling(_) => Vec::new(),
         };
-        let (last, first) = match ring_pages.split_last() {
-            Some((last, first)) => (Some(pages_of_ring(*last)), first),
-            None => (None, &[][..]),
+        sizes.dedup();
+        let least = RingSize {
+            pages: sizes.pop(),
+            is_least: true,
         };
-        for pages in first {
-            let opened = CpuEvents::open_with(config, cpu, cpus, Some(pages_of_ring(*pages)));
-            match opened {
+        for pages in sizes {
+            let larger = RingSize {
+                pages: Some(pages),
+                is_least: false,
+            };
+            match open(larger) {
                 Err(OpenError::NoRing { .. }) => {}
                 opened => return opened,
             }
         }
-        CpuEvents::open_with(config, cpu, cpus, last)
+        open(least)
+    }
+}
+
+impl CpuEvents {
+    /// Opens what the config asks for on these of so many CPUs, with rings of one size. Nothing is counted yet.
+    ///
+    /// # Errors
+    /// If one of the events cannot be opened.
+    pub(crate) fn open_each(
+        config: &PerfConfig,
+        on: &[u32],
+        cpus: usize,
+    ) -> Result<Vec<CpuEvents>, OpenError> {
+        RingSize::largest_with_room(config, cpus, |size| {
+            let each = on.iter().map(|cpu| CpuEvents::open(config, *cpu, cpus, size));
+            each.collect()
+        })
     }
 
-    fn open_with(
+    /// Opens what the config asks for on one of so many CPUs. Nothing is counted yet.
+    ///
+    /// # Errors
+    /// If one of the events cannot be opened.
+    pub(crate) fn open(
         config: &PerfConfig,
         cpu: u32,
         cpus: usize,
-        ring_pages: Option<usize>,
+        ring: RingSize,
     ) -> Result<CpuEvents, OpenError> {
+        let ring_pages = ring.pages;
         let open = |losses| match (config.counted.named(), &config.mode, ring_pages) {
             (Some(pids), Mode::Sampling(sampling), Some(pages)) => {
                 CpuEvents::open_threads(config, sampling, &pids, (cpu, cpus), losses, pages)
@@ -220,7 +261,12 @@ impl CpuEvents {
             Ok(event)
         };
         let events = threads::open_all(pids, cpus, open_one).map_err(|error| match error {
-            ThreadsError::Open(_) if refuses_kernel.get() => OpenError::NoKernel.into(),
+            // Nobody else's events would be counted either.
+            ThreadsError::Open(error) if refuses_kernel.get() => match config.leader.happens_in_user_code() {
+                true => OpenError::NoKernel,
+                false => open_error(&config.leader, cpu, error),
+            }
+            .into(),
             ThreadsError::Open(error) => {
                 Failed::of(error, |error| match open_error(&config.leader, cpu, error) {
                     OpenError::Other { error, .. } => not_alone(error.to_string()),
@@ -257,6 +303,11 @@ impl CpuEvents {
             losses: Losses::default(),
             counted: 0,
         })
+    }
+
+    /// Whether it counts single processes, and they had no thread any more when it was opened.
+    pub(crate) fn counts_nobody(&self) -> bool {
+        self.leaders().is_empty()
     }
 
     fn leaders(&self) -> &[PerfEvent] {

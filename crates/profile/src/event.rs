@@ -243,6 +243,32 @@ impl Event {
         })
     }
 
+    /// Whether it counts the time for which threads run.
+    pub(crate) fn is_clock(&self) -> bool {
+        self.attr_type == sys::PERF_TYPE_SOFTWARE
+            && [sys::PERF_COUNT_SW_CPU_CLOCK, sys::PERF_COUNT_SW_TASK_CLOCK]
+                .map(u64::from)
+                .contains(&self.attr_config[0])
+    }
+
+    /// Whether code of programs may cause it outside of the kernel. The kernel counts the others for itself only.
+    pub(crate) fn happens_in_user_code(&self) -> bool {
+        const OF_KERNEL: [sys::perf_sw_ids; 5] = [
+            sys::PERF_COUNT_SW_CONTEXT_SWITCHES,
+            sys::PERF_COUNT_SW_CPU_MIGRATIONS,
+            sys::PERF_COUNT_SW_DUMMY,
+            sys::PERF_COUNT_SW_BPF_OUTPUT,
+            sys::PERF_COUNT_SW_CGROUP_SWITCHES,
+        ];
+        let [config, ..] = self.attr_config;
+        let is_of_kernel = match self.attr_type {
+            sys::PERF_TYPE_TRACEPOINT => true,
+            sys::PERF_TYPE_SOFTWARE => OF_KERNEL.map(u64::from).contains(&config),
+            _ => false,
+        };
+        !is_of_kernel && !self.scope.exclude_user
+    }
+
     /// Whether it needs counters of the processor, which most virtual machines lack.
     pub(crate) fn needs_hardware(&self) -> bool {
         self.attr_type == sys::PERF_TYPE_HARDWARE

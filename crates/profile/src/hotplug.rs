@@ -10,7 +10,7 @@ use ferretto_client::runtime::probe::PacketSink;
 use ferretto_ipc::reactor::{Interest, Reactor, Token, boot_now, monotonic_now};
 
 use crate::config::PerfConfig;
-use crate::cpu::CpuEvents;
+use crate::cpu::{CpuEvents, RingSize};
 use crate::cpus;
 use crate::profiler::Profiler;
 
@@ -127,7 +127,8 @@ fn begin(
     cpus: usize,
     (reactor, token): (&Reactor, Token),
 ) -> Result<CpuEvents, Box<dyn std::error::Error>> {
-    let events = CpuEvents::open(config, cpu, cpus)?;
+    let open = |size| CpuEvents::open(config, cpu, cpus, size);
+    let events = RingSize::largest_with_room(config, cpus, open)?;
     events.enable()?;
     reactor.register(&events, token, Interest::Readable)?;
     Ok(events)

@@ -12,6 +12,7 @@
 //! | `stacks`, `names`, `left_out` | from a sample to frames |
 //! | `interning`, `output` | from frames to packets |
 //! | `profiler`, `queue`, `thread`, `hotplug` | when what is read |
+//! | `ends` | processes that are no longer counted |
 //! | `paranoia` | the kernel's demands on programs that sample |
 //! | `guardrails` | what the daemon itself needs |
 //! | `source`, `producer` | the data source, and the producer of the daemon |
@@ -28,6 +29,7 @@ mod attributes;
 pub mod config;
 mod cpu;
 mod cpus;
+mod ends;
 pub(crate) mod event;
 mod glob;
 pub mod guardrails;
@@ -45,5 +47,7 @@ pub mod record;
 pub mod scope;
 pub mod source;
 pub mod stacks;
+#[cfg(test)]
+mod test_log;
 mod thread;
 mod threads;

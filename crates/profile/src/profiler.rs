@@ -14,8 +14,9 @@ use ferretto_proto::messages::perf_sample::SampleSkipReason;
 use ferretto_proto::messages::perf_sample::producer_event::{CpuEvent, DataSourceStopReason};
 use perf_event_open_sys::bindings as sys;
 
-use crate::config::{Counted, Mode, PerfConfig, Sampling, Stacks as StacksConfig, UserFrames};
+use crate::config::{Counted, Interval, Mode, PerfConfig, Sampling, Stacks as StacksConfig, UserFrames};
 use crate::cpu::CpuEvents;
+use crate::ends::{Ends, Look};
 use crate::output::Output;
 use crate::queue::{Item, OwnedMapped, OwnedSample, Queue};
 use crate::record::{Record, Sample};
@@ -33,9 +34,6 @@ const FEWEST_STARTS: u64 = 32;
 
 /// Samples of a counted process for each thread that starts in it, at least. A thread loses half a sample, on average, before its first one.
 const SAMPLES_PER_START: u64 = 32;
-
-/// Ends of processes of which [`Profiler::missing`] makes sure at a time.
-const MOST_ENDED: usize = 1024;
 
 /// How far a turn came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,10 +67,11 @@ struct Samples {
     queue: Queue,
     /// Of processes that are in scope.
     kept: u64,
+    /// Whether a thread that works has samples. Those that cause no rare event have none.
+    samples_all_work: bool,
     /// Threads that have started in processes that are counted, and processes if those are counted, too.
     starts: u64,
-    /// Processes that had an end of which nobody has made sure.
-    ended: Vec<i32>,
+    ends: Ends,
 }
 
 /// Whether the samples of a process are kept.
@@ -111,8 +110,11 @@ impl Profiler {
                 }),
                 verdicts: HashMap::new(),
                 kept: 0,
+                samples_all_work: sampling.is_some_and(|sampling| {
+                    config.leader.is_clock() || matches!(sampling.interval, Interval::Frequency(_))
+                }),
                 starts: 0,
-                ended: Vec::new(),
+                ends: Ends::default(),
                 queue: Queue::new(sampling.and_then(|sampling: &Sampling| sampling.most_queued)),
             },
             output: Output::new(config),
@@ -184,7 +186,7 @@ impl Profiler {
     }
 
     /// Why samples are missing if only these are counted; `None` if none are.
-    pub(crate) fn missing(&mut self, counted: &Counted) -> Option<String> {
+    pub(crate) fn missing(&mut self, counted: &Counted, look: Look) -> Option<String> {
         match counted {
             Counted::Everybody => return None,
             // The kernel alone knows the processes of a family, so a CPU that comes has events for the first of them only.
@@ -198,7 +200,7 @@ impl Profiler {
         if self.misses_threads() {
             return Some("threads or processes end before they have a sample".to_owned());
         }
-        let pid = self.samples.ended.drain(..).find(|pid| goes_on(*pid))?;
+        let pid = self.samples.ends.find_uncounted(look)?;
         Some(format!(
             "process {pid} runs a program with other rights, so the kernel no longer counts it alone"
         ))
@@ -206,8 +208,13 @@ impl Profiler {
 
     /// Whether much is missing because threads and processes end before they have a sample.
     fn misses_threads(&self) -> bool {
-        let Samples { kept, starts, .. } = self.samples;
-        starts >= FEWEST_STARTS && starts.saturating_mul(SAMPLES_PER_START) > kept
+        let Samples {
+            kept,
+            samples_all_work,
+            starts,
+            ..
+        } = self.samples;
+        samples_all_work && starts >= FEWEST_STARTS && starts.saturating_mul(SAMPLES_PER_START) > kept
     }
 
     /// Reads other events of the CPUs from now on, which are not enabled and have another config. Returns the ones in whose place they came, after all that
@@ -358,6 +365,7 @@ impl Profiler {
             output,
             ..
         } = self;
+        samples.ends.begin_reading();
         for events in cpus {
             let cpu = events.cpu;
             let Some((ring, layout)) = &mut events.ring else {
@@ -413,6 +421,7 @@ impl Samples {
         }
         match record {
             Record::Sample(sample) => {
+                self.ends.on_life(sample.pid, sample.timestamp);
                 let ControlFlow::Continue(()) = self.sort_out(cpu, sample, output, sink) else {
                     return;
                 };
@@ -426,6 +435,7 @@ impl Samples {
             }
             Record::Exec { pid, timestamp } => {
                 self.verdicts.remove(pid);
+                self.ends.on_life(*pid, *timestamp);
                 let item = Item::Exec {
                     pid: *pid,
                     timestamp: *timestamp,
@@ -440,6 +450,7 @@ impl Samples {
                 self.starts += 1;
                 // A process with this id may have been met before.
                 self.verdicts.remove(pid);
+                self.ends.on_life(*pid, *timestamp);
                 self.on_change(Item::Fork {
                     pid: *pid,
                     parent: *parent,
@@ -447,11 +458,9 @@ impl Samples {
                 });
             }
             Record::Fork { .. } => self.starts += 1,
-            Record::Exit { pid, tid } if pid == tid => {
+            Record::Exit { pid, tid, timestamp } if pid == tid => {
                 self.verdicts.remove(pid);
-                if self.ended.len() < MOST_ENDED {
-                    self.ended.push(*pid);
-                }
+                self.ends.on_end(*pid, *timestamp);
                 self.on_change(Item::Exit { pid: *pid });
             }
             Record::Mapped(mapped) if mapped.is_executable() => {
@@ -588,21 +597,6 @@ fn judge(config: &StacksConfig, filter: &mut ProcessFilter, sample: &Sample<'_>)
         true => Verdict::Kept,
         false => Verdict::NotInScope,
     }
-}
-
-/// Whether a process is neither at its end nor a zombie.
-fn goes_on(pid: i32) -> bool {
-    /// `PF_EXITING` of the kernel's `linux/sched.h`.
-    const ENDS: u64 = 4;
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name is in parentheses, and may have any characters itself. State and flags are the first and the seventh word behind it.
-    let words = stat.rsplit_once(')').map_or("", |(_, words)| words);
-    let mut words = words.split_ascii_whitespace();
-    let is_there = words
-        .next()
-        .is_some_and(|state| !matches!(state, "Z" | "X" | "x"));
-    let flags = words.nth(5).and_then(|flags| flags.parse::<u64>().ok());
-    is_there && flags.is_some_and(|flags| flags & ENDS == 0)
 }
 
 /// The mark in call chains before addresses of user space.

@@ -87,6 +87,8 @@ pub enum Record<'a> {
         pid: i32,
         /// The thread.
         tid: i32,
+        /// When, on the clock of samples.
+        timestamp: u64,
     },
     /// A process has mapped a file so that it can execute it.
     Mapped(Mapped<'a>),
@@ -290,6 +292,7 @@ impl<'a> Record<'a> {
                 Record::Exit {
                     pid,
                     tid: rest.pid()?,
+                    timestamp: timestamp(record)?,
                 }
             }
             sys::PERF_RECORD_MMAP2 => Record::Mapped(mapped(&mut rest, misc)?),

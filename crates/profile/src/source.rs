@@ -15,7 +15,7 @@ use ferretto_client::runtime::instance_threads::{Threaded, Work};
 use ferretto_proto::messages::{DataSourceDescriptor, PerfEventConfig};
 
 use crate::config::{Counted, OnOpenFailure, PerfConfig, Shard, shard_count};
-use crate::cpu::{CpuEvents, OpenError, describe};
+use crate::cpu::{CpuEvents, OpenError, RingSize, describe};
 use crate::cpus;
 use crate::event::{Event, RunningKernel};
 use crate::hotplug::Hotplug;
@@ -76,7 +76,9 @@ impl LinuxPerf {
         // All CPUs count the same: if one cannot count something, all are opened again without it.
         let opened = loop {
             let before = config.clone();
-            let opened = self.open_on_all(&cpus, config)?;
+            let with_rings = |size| self.open_on_all(&cpus, size, config);
+            let opened = RingSize::largest_with_room(&before, cpus.len(), with_rings);
+            let opened = opened.map_err(|error| error.to_string())?;
             if before == *config {
                 break opened;
             }
@@ -87,10 +89,15 @@ impl LinuxPerf {
         }
     }
 
-    fn open_on_all(&self, cpus: &[u32], config: &mut PerfConfig) -> Result<Opened, String> {
+    fn open_on_all(
+        &self,
+        cpus: &[u32],
+        size: RingSize,
+        config: &mut PerfConfig,
+    ) -> Result<Opened, OpenError> {
         let mut opened = Opened::default();
         for cpu in cpus {
-            match self.open_on(*cpu, cpus.len(), config) {
+            match self.open_on(*cpu, cpus.len(), size, config) {
                 Ok(events) => opened.events.push(events),
                 Err(error @ OpenError::NotAlone { .. }) => {
                     self.warn(format_args!(
@@ -100,20 +107,31 @@ impl LinuxPerf {
                     // Descriptors may be scarce, so the others are closed first.
                     return Ok(Opened::default());
                 }
+                Err(error @ OpenError::NoRing { .. }) if !size.is_least => return Err(error),
                 Err(error) if config.on_open_failure == OnOpenFailure::LeaveOutCpu => {
                     self.warn(format_args!("CPU {cpu} is left out: {error}"));
                     opened.left_out.push(*cpu);
                 }
-                Err(error) => return Err(error.to_string()),
+                Err(error) => return Err(error),
             }
         }
         Ok(opened)
     }
 
-    fn open_on(&self, cpu: u32, cpus: usize, config: &mut PerfConfig) -> Result<CpuEvents, OpenError> {
+    fn open_on(
+        &self,
+        cpu: u32,
+        cpus: usize,
+        size: RingSize,
+        config: &mut PerfConfig,
+    ) -> Result<CpuEvents, OpenError> {
         loop {
-            let missing = match CpuEvents::open(config, cpu, cpus) {
+            let missing = match CpuEvents::open(config, cpu, cpus, size) {
                 Err(OpenError::NoCounter(missing)) => missing,
+                Ok(events) if events.counts_nobody() => {
+                    let reason = "they have ended".to_owned();
+                    return Err(OpenError::NotAlone { cpu, reason });
+                }
                 Err(error @ OpenError::NoKernel) => {
                     self.warn(format_args!("{error}"));
                     config.leader.scope.exclude_kernel = true;
@@ -176,8 +194,12 @@ impl Threaded for LinuxPerf {
                 hotplug,
                 config,
                 writer,
+                has_told_missing: false,
             };
             thread.run(inbox, started);
         }))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -14,6 +14,7 @@ use ferretto_ipc::reactor::{Deadline, Events, Interest, Reactor, ReactorError, T
 
 use crate::config::{Counted, Mode, PerfConfig};
 use crate::cpu::CpuEvents;
+use crate::ends::Look;
 use crate::guardrails::daemon_exceeds;
 use crate::hotplug::Hotplug;
 use crate::profiler::{Profiler, Progress};
@@ -36,6 +37,8 @@ pub(crate) struct PerfThread {
     pub(crate) profiler: Profiler,
     pub(crate) hotplug: Hotplug,
     pub(crate) writer: TraceWriter,
+    /// The log says that samples are missing and go on missing.
+    pub(crate) has_told_missing: bool,
 }
 
 /// Something that is due again and again, at multiples of its period.
@@ -187,6 +190,7 @@ impl PerfThread {
                             self.look_at_cpus(&inbox.reactor);
                             self.profiler.disable();
                             self.catch_up();
+                            self.tell_missing();
                             self.writer.flush();
                             return Ok(Ended::Stopped(done));
                         }
@@ -239,33 +243,52 @@ impl PerfThread {
 
     /// Has everybody counted if much is missing of the processes that are counted alone.
     fn look_at_threads(&mut self, reactor: &Reactor) {
-        let Some(why) = self.profiler.missing(&self.config.counted) else {
+        let Some(why) = self.missing(Look::OneOfMany) else {
             return;
         };
-        self.config.counted = Counted::Everybody;
         let line = match self.count_everybody(reactor) {
             Ok(()) => "all processes are sampled from now on, and the samples of others left out".to_owned(),
             Err(error) => {
+                self.has_told_missing = true;
                 format!("samples are missing, because not all processes can be sampled: {error}")
             }
         };
         self.program.warning(&format!("{NAME}: {why}; {line}"));
     }
 
+    /// Says at the end what the looks before have not found: a command may be done before the first.
+    fn tell_missing(&mut self) {
+        if let Some(why) = self.missing(Look::Last) {
+            self.program.warning(&format!(
+                "{NAME}: {why}; samples are missing: sample more often, or for longer"
+            ));
+        }
+    }
+
+    fn missing(&mut self, look: Look) -> Option<String> {
+        match self.has_told_missing {
+            true => None,
+            false => self.profiler.missing(&self.config.counted, look),
+        }
+    }
+
+    /// # Errors
+    /// If not all processes can be counted. Then all stays as it was.
     fn count_everybody(&mut self, reactor: &Reactor) -> Result<(), Box<dyn std::error::Error>> {
+        let config = PerfConfig {
+            counted: Counted::Everybody,
+            ..self.config.clone()
+        };
         let cpus: Vec<u32> = self.profiler.cpus().iter().map(|events| events.cpu).collect();
-        let open = |cpu: &u32| CpuEvents::open(&self.config, *cpu, cpus.len());
-        let events = cpus.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-        for before in self
-            .profiler
-            .replace_events(&self.config, events, &mut self.writer)?
-        {
+        let events = CpuEvents::open_each(&config, &cpus, cpus.len())?;
+        for events in &events {
+            reactor.register(events, RINGS, Interest::Readable)?;
+        }
+        for before in self.profiler.replace_events(&config, events, &mut self.writer)? {
             // It goes away now, whatever the system says.
             let _ = reactor.deregister(&before, RINGS);
         }
-        for events in self.profiler.cpus() {
-            reactor.register(events, RINGS, Interest::Readable)?;
-        }
+        self.config = config;
         Ok(())
     }
 
@@ -277,3 +300,6 @@ impl PerfThread {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -151,6 +151,12 @@ impl Sources<'_> {
         self.case.watch.and_then(|watch| watch.has_started(name))
     }
 
+    /// Whether an instance of it is known to have started.
+    fn has_run(&self, name: &str) -> bool {
+        let all_started = self.case.evidence.is_some_and(|evidence| evidence.all_started);
+        self.has_started(name).unwrap_or(all_started)
+    }
+
     fn is_not_started(&self, name: &str) -> bool {
         let left_something = self.case.evidence.is_some_and(|evidence| match name {
             FTRACE => evidence.has_kernel_events(),
@@ -218,6 +224,9 @@ impl Sources<'_> {
             }
             journald::NAME if fate == Fate::NotStarted => {
                 "reading the journal takes libsystemd.so.0, a journal, and root or the group systemd-journal"
+            }
+            ferretto_profile::source::NAME if fate == Fate::Silent && self.has_run(name) => {
+                "it ran, but what it counts was too rare or too short for a sample: sample more often, and see its log"
             }
             ferretto_profile::source::NAME => {
                 "CPU profiles need a running traced_perf (`ferretto traced_perf &`), which samples other users' processes as root only"

@@ -58,7 +58,7 @@ fn an_empty_config_counts_the_cpu_clock_ten_times_a_second() {
         panic!("it polls")
     };
     assert_eq!(sampling.interval, Interval::Frequency(10));
-    assert_eq!(sampling.ring_pages_to_try(2), [256]);
+    assert_eq!(sampling.ring_pages_to_try(2), [256, 128, 64, 32, 16, 8, 4, 2, 1]);
     assert_eq!(sampling.read_period, Duration::from_millis(100));
     assert_eq!(sampling.clear_period, Duration::from_secs(300));
     assert_eq!(sampling.clock, Clock::MonotonicRaw);
@@ -119,11 +119,11 @@ fn rings_have_room_for_the_stacks_of_a_tenth_of_a_second_within_bounds() {
         };
         sampled(&config).ring_pages_to_try(cpus)
     };
-    assert_eq!(pages(10, 2), [256]);
-    assert_eq!(pages(1000, 2), [2048, 1024, 512, 256]);
-    assert_eq!(pages(1000, 256), [512, 256]);
-    assert_eq!(pages(3000, 24), [4096, 2048, 1024, 512, 256]);
-    assert_eq!(pages(u64::MAX, 1 << 20), [256]);
+    assert_eq!(pages(10, 2), [256, 128, 64, 32]);
+    assert_eq!(pages(1000, 2), [2048, 1024, 512, 256, 128, 64, 32]);
+    assert_eq!(pages(1000, 256), [512, 256, 128, 64, 32]);
+    assert_eq!(pages(3000, 24), [4096, 2048, 1024, 512, 256, 128, 64, 32]);
+    assert_eq!(pages(u64::MAX, 1 << 20), [256, 128, 64, 32]);
 }
 
 #[test]
@@ -139,7 +139,16 @@ fn events_are_counters_tracepoints_or_raw() {
     let counter = leader(timebase::Event::Counter(Counter::HW_CPU_CYCLES)).expect("it is known");
     assert_eq!((counter.attr_type, counter.attr_config), (0, [0, 0, 0]));
     assert_eq!(counter.name.as_deref(), Some("mine"));
-    assert!(counter.needs_hardware());
+    assert!(counter.needs_hardware() && counter.happens_in_user_code());
+    let faults = leader(timebase::Event::Counter(Counter::SW_PAGE_FAULTS)).expect("it is known");
+    let switches = leader(timebase::Event::Counter(Counter::SW_CONTEXT_SWITCHES)).expect("it is known");
+    assert!(faults.happens_in_user_code() && !switches.happens_in_user_code());
+    let modifiers = [EventModifier::EVENT_MODIFIER_COUNT_KERNEL];
+    let in_kernel = Event {
+        scope: CountingScope::of(&modifiers),
+        ..faults
+    };
+    assert!(!in_kernel.happens_in_user_code());
     for name in ["sched:sched_switch", "sched/sched_switch"] {
         let tracepoint = Tracepoint {
             name: Some(name.to_owned()),
@@ -153,6 +162,7 @@ fn events_are_counters_tracepoints_or_raw() {
             filter: "prev_pid > 0".to_owned(),
         };
         assert_eq!(tracepoint.kind, kind);
+        assert!(!tracepoint.happens_in_user_code());
     }
     let raw = RawEvent {
         pmu_name: Some("armv8_pmuv3".to_owned()),

@@ -26,7 +26,7 @@ impl Recording {
     /// Samples only the first CPU. `None` if this user may not sample, or if there is no second CPU.
     fn start() -> Option<Recording> {
         let config = PerfConfig::of(&PerfEventConfig::default(), None, &RunningKernel::default()).unwrap();
-        let can_open = |cpu| CpuEvents::open(&config, cpu, 2).is_ok();
+        let can_open = |cpu| CpuEvents::open_each(&config, &[cpu], 2).is_ok();
         if !can_open(0) || !can_open(1) {
             println!("skipped: CPU 0 or CPU 1 cannot be sampled by this user");
             return None;

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command};
 
 use ferretto_proto::messages::perf_event_config::{CallstackSampling, Scope, UnwindMode};
-use ferretto_proto::messages::perf_events::{Timebase, timebase};
+use ferretto_proto::messages::perf_events::{Counter, Timebase, timebase};
 use ferretto_proto::messages::perf_sample::OptionalSampleSkippedReason;
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::{Message, MessageField, PerfEventConfig, PerfSample, TracePacket};
@@ -29,8 +29,8 @@ fn profiler(period: u64, ring_pages: u32) -> Option<Profiler> {
         ..Default::default()
     };
     let config = PerfConfig::of(&config, None, &RunningKernel::default()).unwrap();
-    match CpuEvents::open(&config, 0, 1) {
-        Ok(events) => Some(Profiler::new(&config, vec![events], [])),
+    match CpuEvents::open_each(&config, &[0], 1) {
+        Ok(events) => Some(Profiler::new(&config, events, [])),
         Err(error) => {
             println!("skipped: {error}");
             None
@@ -75,8 +75,8 @@ fn profiler_of_scope(scope: Scope, counted: &Counted, period: u64, ring_pages: u
     };
     let config = PerfConfig::of(&config, None, &RunningKernel::default()).unwrap();
     assert_eq!(config.counted, *counted);
-    match CpuEvents::open(&config, 0, 1) {
-        Ok(events) => Some(Profiler::new(&config, vec![events], [])),
+    match CpuEvents::open_each(&config, &[0], 1) {
+        Ok(events) => Some(Profiler::new(&config, events, [])),
         Err(error) => {
             println!("skipped: this kernel does not do it: {error}");
             None
@@ -352,11 +352,9 @@ fn processes_whose_threads_end_before_their_first_sample_are_told_and_go_on_with
     };
     let config = PerfConfig::of(&config, None, &RunningKernel::default()).unwrap();
     let _busy = Busy::start();
-    let events = CpuEvents::open(&config, 0, 1).unwrap();
+    let events = CpuEvents::open_each(&config, &[0], 1).unwrap();
     profiler.samples.stacks = None;
-    let before = profiler
-        .replace_events(&config, vec![events], &mut packets)
-        .unwrap();
+    let before = profiler.replace_events(&config, events, &mut packets).unwrap();
     assert_eq!(before.len(), 1);
     let known = samples(&packets).len();
     while samples(&packets).len() < known + 10 {
@@ -369,6 +367,33 @@ fn processes_whose_threads_end_before_their_first_sample_are_told_and_go_on_with
         .filter_map(|sample| sample.timebase_count)
         .collect();
     assert!(counts.is_sorted(), "{counts:?}");
+}
+
+#[test]
+fn threads_without_a_rare_event_are_not_missed() {
+    let misses = |event: Option<timebase::Event>, interval| {
+        let config = PerfEventConfig {
+            timebase: MessageField::some(Timebase {
+                event,
+                interval: Some(interval),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let config = PerfConfig::of(&config, None, &RunningKernel::default()).unwrap();
+        let mut profiler = Profiler::new(&config, Vec::new(), []);
+        profiler.samples.starts = FEWEST_STARTS;
+        profiler.misses_threads()
+    };
+    let faults = timebase::Event::Counter(Counter::SW_PAGE_FAULTS);
+    let every = timebase::Interval::Period(100_000);
+    assert!(!misses(Some(faults.clone()), every.clone()));
+    assert!(misses(Some(faults), timebase::Interval::Frequency(99)));
+    assert!(misses(
+        Some(timebase::Event::Counter(Counter::SW_TASK_CLOCK)),
+        every.clone()
+    ));
+    assert!(misses(None, every));
 }
 
 #[test]
@@ -436,19 +461,67 @@ fn a_family_of_which_a_process_changes_its_rights_is_missed() {
     profiler.turn(&mut packets);
     // Those that sleep have ended.
     profiler.samples.starts = 0;
-    assert_eq!(profiler.missing(&family), None);
+    assert_eq!(profiler.missing(&family, Look::OneOfMany), None);
     std::fs::write(told, "").unwrap();
     let began = Instant::now();
     loop {
         profiler.turn(&mut packets);
         profiler.samples.starts = 0;
-        if let Some(why) = profiler.missing(&family) {
+        if let Some(why) = profiler.missing(&family, Look::OneOfMany) {
             assert!(why.contains("with other rights"), "{why}");
             break;
         }
         assert!(began.elapsed() < PATIENCE, "nothing is missing");
         std::thread::yield_now();
     }
+}
+
+#[test]
+fn a_thread_that_runs_a_program_in_its_process_is_not_missed() {
+    /// When the file that the first argument names is there, a second thread runs the program that the others name.
+    const PROGRAM: &str = r#"
+        #include <pthread.h>
+        #include <unistd.h>
+        static void *run(void *words) { execv(*(char **)words, words); _exit(1); }
+        int main(int argc, char **argv) {
+            pthread_t thread;
+            while (access(argv[1], F_OK)) usleep(1000);
+            pthread_create(&thread, 0, run, argv + 2);
+            for (;;) pause();
+        }
+    "#;
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    std::fs::write(path("program.c"), PROGRAM).unwrap();
+    let compiler = Command::new("cc")
+        .args(["-pthread", "-o"])
+        .args([path("program"), path("program.c")])
+        .status();
+    match compiler {
+        Ok(status) => assert!(status.success(), "{status}"),
+        Err(error) => return println!("skipped: cannot run cc: {error}"),
+    }
+    let told = path("told");
+    let words = [told.as_os_str(), "/bin/sleep".as_ref(), "60".as_ref()];
+    let root = Busy(Command::new(path("program")).args(words).spawn().unwrap());
+    stay_on_first_cpu(Pid::from_child(&root.0));
+    let pid = root.0.id();
+    let Some(mut profiler) = profiler_of_family(pid) else {
+        return;
+    };
+    let mut packets = Vec::new();
+    profiler.enable(&mut packets).unwrap();
+    std::fs::write(&told, "").unwrap();
+    let began = Instant::now();
+    let cmdline = format!("/proc/{pid}/cmdline");
+    while !std::fs::read(&cmdline).unwrap().starts_with(b"/bin/sleep") {
+        assert!(began.elapsed() < PATIENCE, "the program does not run");
+        profiler.turn(&mut packets);
+        std::thread::yield_now();
+    }
+    profiler.catch_up(&mut packets);
+    let family = Counted::Family(pid.cast_signed());
+    assert_eq!(profiler.missing(&family, Look::Last), None);
 }
 
 #[test]
@@ -486,11 +559,11 @@ fn what_waits_when_the_profiler_gives_up_is_counted() {
         ..Default::default()
     };
     let config = PerfConfig::of(&stacks, None, &RunningKernel::default()).unwrap();
-    let events = match CpuEvents::open(&config, 0, 1) {
+    let events = match CpuEvents::open_each(&config, &[0], 1) {
         Ok(events) => events,
         Err(error) => return println!("skipped: {error}"),
     };
-    let mut profiler = Profiler::new(&config, vec![events], []);
+    let mut profiler = Profiler::new(&config, events, []);
     let mut packets = Vec::new();
     profiler.enable(&mut packets).unwrap();
     // Samples wait in the queue, because there is no time for them, and more in the ring.

@@ -179,7 +179,7 @@ fn losses_and_changes_of_processes_are_told() {
     // A thread changes its own name.
     assert_eq!(parse(&record(sys::PERF_RECORD_COMM, 0, &comm)), "Some(Other)");
     let exit = record(sys::PERF_RECORD_EXIT, 0, &[&ids(7, 1), &ids(9, 1), &word(5)]);
-    assert_eq!(parse(&exit), "Some(Exit { pid: 7, tid: 9 })");
+    assert_eq!(parse(&exit), "Some(Exit { pid: 7, tid: 9, timestamp: 5 })");
     let mapping = [
         &ids(7, 7)[..],
         &word(0x1000),

@@ -187,6 +187,28 @@ fn a_source_that_nobody_offers_is_missing_whether_or_not_it_is_marked() {
 }
 
 #[test]
+fn a_profiler_that_ran_without_a_sample_need_not_be_started() {
+    let config = asking_for(&["linux.perf"]);
+    let advice = |evidence: &Evidence, watch| {
+        let account = judged(&config, Some(evidence), watch);
+        let finding = account.findings.into_iter().next().unwrap();
+        assert_eq!(finding.cause, "data_source_silent");
+        finding.advice.unwrap()
+    };
+    let unknown = advice(&Evidence::default(), None);
+    assert!(unknown.contains("need a running traced_perf"), "{unknown}");
+    let mut watch = Watch::from_the_start();
+    change(&mut watch, "traced_perf", "linux.perf", STARTED, 0);
+    let watched = advice(&Evidence::default(), Some(&watch));
+    assert!(watched.contains("sample more often"), "{watched}");
+    let mut evidence = Evidence::default();
+    event(&mut evidence, 11_000, |event| {
+        event.all_data_sources_started(true);
+    });
+    assert_eq!(advice(&evidence, None), watched);
+}
+
+#[test]
 fn a_source_that_never_started_is_missed_and_a_late_one_noted() {
     let mut watch = Watch::from_the_start();
     change(&mut watch, "app", "my.own", STOPPED, 0);
