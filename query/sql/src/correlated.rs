@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Column, JoinType};
+use datafusion::common::{Column, JoinType, not_impl_err};
 use datafusion::error::Result;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{
@@ -15,6 +15,8 @@ use datafusion::logical_expr::{
     Window,
 };
 use datafusion::optimizer::AnalyzerRule;
+
+use crate::error::NO_JOIN;
 
 /// The rule.
 #[derive(Debug)]
@@ -54,12 +56,15 @@ fn in_expression(mut expression: Expr) -> Result<Transformed<Expr>> {
     Ok(Transformed::yes(expression))
 }
 
-/// Whether a plan has columns of the query around below a name.
+/// Whether a plan has columns of the query around below a name, or below a window, which DataFusion would compute over the rows of all of them.
 fn is_below_a_name(plan: &LogicalPlan) -> Result<bool> {
     let mut is_below = false;
     plan.apply(|node| {
-        is_below |=
-            matches!(node, LogicalPlan::SubqueryAlias(alias) if !alias.input.all_out_ref_exprs().is_empty());
+        is_below |= match node {
+            LogicalPlan::SubqueryAlias(alias) => !alias.input.all_out_ref_exprs().is_empty(),
+            LogicalPlan::Window(window) => !window.input.all_out_ref_exprs().is_empty(),
+            _ => false,
+        };
         Ok(match is_below {
             true => TreeNodeRecursion::Stop,
             false => TreeNodeRecursion::Continue,
@@ -161,9 +166,11 @@ impl Lifting {
             }
             LogicalPlan::Window(window) => {
                 let (input, lifted) = self.lift(window.input.as_ref().clone())?;
-                // Rows that meet equalities with the same values are one partition.
-                let Some(keys) = lifted.iter().map(own_side).collect::<Option<Vec<Expr>>>() else {
-                    return Ok((self.settled_inside(LogicalPlan::Window(window))?, Vec::new()));
+                // Rows that meet equalities with the same values are one partition. What is not lifted DataFusion would take out of the window itself.
+                let keys = lifted.iter().map(own_side).collect::<Option<Vec<Expr>>>();
+                let keys = keys.filter(|_| input.all_out_ref_exprs().is_empty());
+                let Some(keys) = keys else {
+                    return not_impl_err!("{NO_JOIN}");
                 };
                 if keys.is_empty() {
                     return Ok((LogicalPlan::Window(window), lifted));

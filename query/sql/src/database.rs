@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use datafusion::arrow::array::RecordBatch;
+use datafusion::common::plan_err;
 use datafusion::datasource::{MemTable, TableProvider};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SessionState, SessionStateBuilder};
@@ -27,6 +28,7 @@ use crate::correlated::Lift;
 use crate::defined::{Definitions, Expand};
 use crate::dialect::{self, Macros, Parsed};
 use crate::error::Error;
+use crate::functions::Mixed;
 use crate::many::{self, FirstIds, Traces};
 use crate::objects::ObjectFolder;
 use crate::{functions, planning, span_join, views};
@@ -221,6 +223,7 @@ impl Database {
         let mut rules = Analyzer::new().rules;
         rules.insert(0, Arc::new(Expand));
         rules.insert(1, Arc::new(Lift));
+        rules.insert(2, Arc::new(Mixed));
         let state = SessionStateBuilder::new()
             .with_config(config)
             .with_runtime_env(runtime)
@@ -305,9 +308,10 @@ impl Database {
     /// If it is no SQL, or has a function that only one trace has.
     pub fn parse(&mut self, sql: &str) -> Result<Vec<Statement>, Error> {
         if self.traces() == Traces::Many && dialect::has_word(sql, METADATA)? {
-            return Err(Error::Source(format!(
+            let refused = plan_err!(
                 "{METADATA} is for one trace, as each trace has metadata of its own; join `metadata` by `trace` instead"
-            )));
+            );
+            return refused.map_err(Error::Sql);
         }
         let parsed = dialect::parse(sql, &mut self.macros)?;
         Ok(parsed.into_iter().map(Statement).collect())

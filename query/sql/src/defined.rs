@@ -162,7 +162,7 @@ fn with_values(body: &LogicalPlan, names: &[String], values: &[Expr]) -> Result<
 }
 
 /// Changes the expressions of a part of a plan. Its columns keep their names, by which the parts above refer to them.
-fn with_names_kept(
+pub(crate) fn with_names_kept(
     node: LogicalPlan,
     mut change: impl FnMut(Expr) -> Result<Transformed<Expr>>,
 ) -> Result<Transformed<LogicalPlan>> {

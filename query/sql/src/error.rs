@@ -6,7 +6,7 @@ use std::fmt;
 use datafusion::error::DataFusionError;
 
 /// The queries that DataFusion cannot join with the one around them.
-const NO_JOIN: &str = "a query or function within this query depends on its columns in a way that cannot be planned: it may compare them by `=` only, and may stand in WHERE and SELECT; write it as a join";
+pub(crate) const NO_JOIN: &str = "a query or function within this query depends on its columns in a way that cannot be planned: it may compare them by `=` only, and may stand in WHERE and SELECT; write it as a join";
 
 /// What went wrong, as a sentence for the user.
 #[derive(Debug)]
@@ -21,6 +21,13 @@ pub enum Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Error::Sql(error) = self
+            && error.to_string().contains("metadata differs")
+        {
+            return f.write_str(
+                "a value of json_extract may have any type, and a recursion or union needs one: write CAST(json_extract(..) AS TEXT) in both parts",
+            );
+        }
         // They join a query with the one around it.
         let rules = ["'scalar_subquery_to_join' failed", "'decorrelate_"];
         match self {

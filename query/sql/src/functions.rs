@@ -10,6 +10,7 @@
 mod dates;
 mod intervals;
 mod kin;
+mod mixed;
 mod pairs;
 mod reached;
 mod scalar;
@@ -35,6 +36,7 @@ use futures::FutureExt;
 use crate::{arguments, clock_functions, dialect, planning};
 
 pub(crate) use dates::EPOCH_WITH_FRACTION;
+pub(crate) use mixed::Mixed;
 pub(crate) use pairs::{Method, Pairs, sorted};
 pub(crate) use sqlite::{REAL, SUBSTRING, TEXT, WHOLE};
 pub(crate) use sweep::Uncovered;

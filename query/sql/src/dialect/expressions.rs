@@ -142,10 +142,18 @@ impl VisitorMut for Rewriter {
                 op: BinaryOperator::Custom(operator),
                 right,
             } if matches!(operator.as_str(), IS | IS_NOT) => {
+                // As an operator, so that texts and numbers meet (`functions/truth.rs`).
+                let is = binary(*take(left), BinaryOperator::Spaceship, *take(right));
                 *expression = match operator == IS {
-                    true => Expr::IsNotDistinctFrom(take(left), take(right)),
-                    false => Expr::IsDistinctFrom(take(left), take(right)),
+                    true => is,
+                    false => Expr::UnaryOp {
+                        op: UnaryOperator::Not,
+                        expr: Box::new(Expr::Nested(Box::new(is))),
+                    },
                 };
+            }
+            Expr::IsTrue(value) | Expr::IsNotTrue(value) | Expr::IsFalse(value) | Expr::IsNotFalse(value) => {
+                condition(value);
             }
             Expr::BinaryOp {
                 op: BinaryOperator::Divide | BinaryOperator::Modulo,
@@ -165,7 +173,7 @@ impl VisitorMut for Rewriter {
                 // Two numbers have no text in common for DataFusion.
                 if !is_text(left) && !is_text(right) {
                     let value = *take(left);
-                    **left = cast(value, ast::DataType::Varchar(None));
+                    **left = call(TEXT, vec![value]);
                 }
             }
             Expr::Cast {
@@ -178,7 +186,7 @@ impl VisitorMut for Rewriter {
                 let name = match data_type {
                     ast::DataType::BigInt(None) => WHOLE,
                     ast::DataType::Double(_) | ast::DataType::Real | ast::DataType::Float(_) => REAL,
-                    ast::DataType::Text => TEXT,
+                    ast::DataType::Text | ast::DataType::Varchar(_) | ast::DataType::Char(_) => TEXT,
                     _ => return ControlFlow::Continue(()),
                 };
                 *expression = call(name, vec![*take(expr)]);
@@ -316,7 +324,8 @@ fn replaced(function: &mut Function) -> Option<Expr> {
             Some(case(is_null, null(), Some(call(name, values))))
         }
         ("group_concat", [value, separator @ ..]) if separator.len() < 2 => {
-            **value = cast(std::mem::replace(*value, null()), ast::DataType::Varchar(None));
+            as_number(value);
+            **value = call(TEXT, vec![std::mem::replace(*value, null())]);
             let has_separator = !separator.is_empty();
             function.name = named("string_agg");
             if !has_separator && let FunctionArguments::List(list) = &mut function.args {
@@ -496,6 +505,7 @@ fn is_condition(expression: &Expr) -> bool {
                 | Op::LtEq
                 | Op::Gt
                 | Op::GtEq
+                | Op::Spaceship
                 | Op::PGRegexMatch
                 | Op::PGRegexIMatch
                 | Op::PGRegexNotMatch

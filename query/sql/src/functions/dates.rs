@@ -27,19 +27,19 @@ const YEARS: std::ops::RangeInclusive<i32> = -4713..=9999;
 
 /// The functions of this module.
 pub(super) fn functions() -> Vec<ScalarUDF> {
-    let one = |name, least, kind, of: Of| {
-        ScalarUDF::from(Scalar::new(name, least..=usize::MAX, kind, of).of_now(least - 1))
+    let one = |name, place, kind, of: Of| {
+        ScalarUDF::from(Scalar::new(name, place..=usize::MAX, kind, of).of_now(place))
     };
     vec![
-        one("date", 1, DataType::Utf8, |columns, rows| {
+        one("date", 0, DataType::Utf8, |columns, rows| {
             texts(columns, rows, |moment| moment.time.format("%Y-%m-%d").to_string())
         }),
-        one("time", 1, DataType::Utf8, |columns, rows| {
+        one("time", 0, DataType::Utf8, |columns, rows| {
             texts(columns, rows, |moment| {
                 moment.time.format(&moment.with_seconds("%H:%M:%S")).to_string()
             })
         }),
-        one("datetime", 1, DataType::Utf8, |columns, rows| {
+        one("datetime", 0, DataType::Utf8, |columns, rows| {
             texts(columns, rows, |moment| {
                 moment
                     .time
@@ -47,27 +47,27 @@ pub(super) fn functions() -> Vec<ScalarUDF> {
                     .to_string()
             })
         }),
-        one("julianday", 1, DataType::Float64, |columns, rows| {
+        one("julianday", 0, DataType::Float64, |columns, rows| {
             let days = moments(columns, rows)?
                 .into_iter()
                 .map(|moment| Some(julian(moment?.time)));
             Ok(Arc::new(days.collect::<Float64Array>()))
         }),
-        one("unixepoch", 1, DataType::Int64, |columns, rows| {
+        one("unixepoch", 0, DataType::Int64, |columns, rows| {
             let seconds = moments(columns, rows)?
                 .into_iter()
                 .map(|moment| Some(moment?.time.and_utc().timestamp()));
             Ok(Arc::new(seconds.collect::<Int64Array>()))
         }),
-        one(EPOCH_WITH_FRACTION, 1, DataType::Float64, |columns, rows| {
+        one(EPOCH_WITH_FRACTION, 0, DataType::Float64, |columns, rows| {
             let seconds = moments(columns, rows)?
                 .into_iter()
                 .map(|moment| Some(seconds(moment?.time)));
             Ok(Arc::new(seconds.collect::<Float64Array>()))
         }),
-        one("strftime", 2, DataType::Utf8, |columns, rows| {
+        one("strftime", 1, DataType::Utf8, |columns, rows| {
             let formats = Values::new(&columns[0])?;
-            let moments = moments(&columns[1..], rows)?;
+            let moments = moments(columns.get(1..).unwrap_or_default(), rows)?;
             let shown = moments
                 .into_iter()
                 .enumerate()

@@ -11,7 +11,7 @@ use datafusion::error::Result;
 use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
 use datafusion::logical_expr::{
     ColumnarValue, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
-    Volatility, lit,
+    TypeSignature, Volatility, lit,
 };
 use datafusion::prelude::cast;
 use datafusion::scalar::ScalarValue;
@@ -99,7 +99,7 @@ impl Scalar {
     /// Says that the function depends on the time at which a statement runs, which the value at this place may be. It counts as volatile, so that DataFusion
     /// does not compute it before [`Scalar::fix_now`].
     pub(super) fn of_now(mut self, place: usize) -> Scalar {
-        self.signature = Signature::variadic_any(Volatility::Volatile);
+        self.signature = of_any_values(Volatility::Volatile);
         self.now = Some(place);
         self
     }
@@ -110,6 +110,10 @@ impl Scalar {
         let (Some(place), Some(now)) = (self.now, context.query_execution_start_time()) else {
             return Ok(None);
         };
+        // Without a time, it is the present one.
+        if arguments.len() == place {
+            arguments.push(lit("now"));
+        }
         let mut modifier = None;
         match arguments.get_mut(place) {
             Some(Expr::Literal(value, _)) => {
@@ -130,10 +134,18 @@ impl Scalar {
         }
         Ok(Some(Scalar {
             now: None,
-            signature: Signature::variadic_any(Volatility::Immutable),
+            signature: of_any_values(Volatility::Immutable),
             ..self.clone()
         }))
     }
+}
+
+/// Takes any values, and also none.
+fn of_any_values(volatility: Volatility) -> Signature {
+    Signature::one_of(
+        vec![TypeSignature::VariadicAny, TypeSignature::Nullary],
+        volatility,
+    )
 }
 
 impl PartialEq for Scalar {

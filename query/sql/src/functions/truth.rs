@@ -108,34 +108,53 @@ impl ExprPlanner for Numbers {
             expression.op,
             Op::Eq | Op::NotEq | Op::Lt | Op::LtEq | Op::Gt | Op::GtEq | Op::Spaceship
         );
-        let kinds = (
-            expression.left.get_type(schema),
-            expression.right.get_type(schema),
-        );
-        let (left, right) = match (computes || compares, kinds) {
-            (true, (Ok(left), Ok(right))) => (left, right),
-            _ => return Ok(PlannerResult::Original(expression)),
-        };
-        let meets = |other: &DataType| other.is_numeric() || computes && *other == DataType::Boolean;
-        if left == DataType::Boolean && meets(&right) {
-            expression.left = cast(expression.left, DataType::Int64);
-        }
-        if right == DataType::Boolean && meets(&left) {
-            expression.right = cast(expression.right, DataType::Int64);
-        }
-        if compares && is_text(&left) && right.is_numeric() {
+        if compares {
             meet(&mut expression.left, &mut expression.right, schema)?;
-        } else if compares && is_text(&right) && left.is_numeric() {
-            meet(&mut expression.right, &mut expression.left, schema)?;
+        } else if computes {
+            for side in [&mut expression.left, &mut expression.right] {
+                number_of_condition(side, schema);
+            }
         }
         Ok(PlannerResult::Original(expression))
     }
 }
 
+/// Makes 0 or 1 of a condition.
+fn number_of_condition(value: &mut Expr, schema: &DFSchema) {
+    if value.get_type(schema).is_ok_and(|kind| kind == DataType::Boolean) {
+        *value = cast(std::mem::take(value), DataType::Int64);
+    }
+}
+
+/// Whether two values that are compared [meet](meet) without a change.
+pub(super) fn are_alike(one: &Expr, other: &Expr, schema: &DFSchema) -> bool {
+    let (Ok(one), Ok(other)) = (one.get_type(schema), other.get_type(schema)) else {
+        return true;
+    };
+    let is_number = |kind: &DataType| kind.is_numeric() || *kind == DataType::Boolean;
+    !(is_text(&one) && is_number(&other) || is_number(&one) && is_text(&other))
+        && (one == DataType::Boolean) == (other == DataType::Boolean)
+}
+
+/// Lets two values meet that are compared. Conditions are numbers, unless both are conditions.
+pub(super) fn meet(one: &mut Expr, other: &mut Expr, schema: &DFSchema) -> Result<()> {
+    let kind = |value: &Expr| value.get_type(schema).unwrap_or(DataType::Null);
+    let (DataType::Boolean, DataType::Boolean) = (kind(one), kind(other)) else {
+        number_of_condition(one, schema);
+        number_of_condition(other, schema);
+        return match (kind(one), kind(other)) {
+            (text, number) if is_text(&text) && number.is_numeric() => meet_number(one, other, schema),
+            (number, text) if is_text(&text) && number.is_numeric() => meet_number(other, one, schema),
+            _ => Ok(()),
+        };
+    };
+    Ok(())
+}
+
 /// Lets a text and a number meet that are compared, by SQLite's rules. Beside a column of numbers or a cast to one, a text is the number that it is; one that is
 /// no number is greater than every number. Beside a column of texts or a cast to text, another number is text. Of others neither is changed, and the text is
 /// greater.
-fn meet(text: &mut Expr, number: &mut Expr, schema: &DFSchema) -> Result<()> {
+fn meet_number(text: &mut Expr, number: &mut Expr, schema: &DFSchema) -> Result<()> {
     let is_any = may_be_number(text, schema);
     if !is_any && !has_type(number) {
         if has_type(text) {
@@ -151,7 +170,9 @@ fn meet(text: &mut Expr, number: &mut Expr, schema: &DFSchema) -> Result<()> {
                 *text = match values::number(literal) {
                     Some(Value::Int(int)) => lit(int),
                     // Here all numbers are whole. A number with a fraction would be compared with a whole one as if both had 53 bits.
-                    Some(Value::Real(real)) if real.abs() >= WHOLE && real.abs() < MOST => lit(real as i64),
+                    Some(Value::Real(real)) if real.abs() >= ONLY_WHOLE && real.abs() < MOST => {
+                        lit(real as i64)
+                    }
                     Some(Value::Real(real)) => lit(real),
                     _ => greatest(),
                 };
@@ -165,7 +186,7 @@ fn meet(text: &mut Expr, number: &mut Expr, schema: &DFSchema) -> Result<()> {
 /// Whether a value has a type by itself: SQLite's affinity.
 fn has_type(value: &Expr) -> bool {
     match value {
-        Expr::Column(_) | Expr::OuterReferenceColumn(..) | Expr::Cast(_) => true,
+        Expr::Column(_) | Expr::OuterReferenceColumn(..) => true,
         Expr::ScalarFunction(call) => [sqlite::TEXT, sqlite::WHOLE, sqlite::REAL].contains(&call.name()),
         Expr::Alias(alias) => has_type(&alias.expr),
         Expr::ScalarSubquery(query) => match query.subquery.as_ref() {
@@ -177,7 +198,7 @@ fn has_type(value: &Expr) -> bool {
 }
 
 /// From here on, numbers of 64 bits have no fraction, and here they end as whole numbers.
-const WHOLE: f64 = (1_u64 << 53) as f64;
+const ONLY_WHOLE: f64 = (1_u64 << 53) as f64;
 const MOST: f64 = (1_u64 << 63) as f64;
 
 /// A value that is greater than the numbers of traces.

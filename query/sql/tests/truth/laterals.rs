@@ -53,6 +53,10 @@ const NESTED: &[&str] = &[
     "select id, (select sum(n) from (select depth, count() as n from descendant_slice(slice.id) group by depth)) as n from slice order by id",
     "select id from slice where exists (select 1 from ancestor_slice(slice.id) a left join thread t on t.utid = a.depth) order by id",
     "select s.id, n from slice s left join (select slice.id, count() as n from slice join ancestor_slice(slice.id) a group by slice.id) c on c.id = s.id order by s.id",
+    // Windows of queries that depend on the one around by themselves.
+    "select s.id, (select max(x) from (select rank() over (order by b.ts, b.id) as x from slice b where b.depth = s.depth)) as r from slice s order by s.id",
+    "select s.id from slice s where s.id in (select first_value(b.id) over (order by b.ts, b.id) from slice b where b.depth = s.depth) order by s.id",
+    "create perfetto function ranks(d LONG) returns LONG as select max(x) from (select rank() over (order by b.ts, b.id) as x from slice b where b.depth = $d); select id, ranks(depth) as r from slice order by id",
 ];
 
 #[tokio::test(flavor = "multi_thread")]
@@ -101,6 +105,10 @@ async fn what_cannot_be_joined_is_named() {
         ),
         (
             "select id, (select max(place) from (select rank() over (order by d.id) as place from descendant_slice(slice.id) d where d.ts > slice.ts)) as n from slice",
+            "depends on its columns in a way that cannot be planned",
+        ),
+        (
+            "select s.id, (select max(x) from (select rank() over (order by b.ts) as x from slice b where b.depth > s.depth)) as r from slice s",
             "depends on its columns in a way that cannot be planned",
         ),
         (

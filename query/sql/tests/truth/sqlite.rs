@@ -46,6 +46,10 @@ const STATEMENTS: &[&str] = &[
     "select count() as n, sum(dur + 0 > '5') as a, sum(dur + 0 < 'x') as b, sum(cast(dur + 0 as int) > '5') as c, sum(dur > '5') as d, max(dur) > '5' as e, max(cpu) = '1' as f from sched",
     "select sum(substr(name, 1, 1) > 5) as a, sum(cast(utid as text) = utid) as b, sum(cast(utid as text) = utid + 0) as c, sum(cast(utid as text) > 2) as d, sum(printf('%d', utid) = utid) as e, sum(printf('%d', utid) = utid + 0) as f, sum((select cast(max(tid) as text) from thread) >= tid) as g from thread",
     "select 0.00001 || 'x' as a, 'x' || 1e20 as b, cast(0.00001 as text) as c, cast(1e15 as text) as d, cast('a' as text) as e, cast(null as text) as f, 1.0 || 2 as g, sum(dur) || '' || avg(dur) as h, cast(avg(dur) as text) as i from sched",
+    "select sum('5' in (5)) as a, sum(utid + 0 in ('1', '2')) as b, sum(utid in ('1', 'x', 3)) as c, sum(utid not in ('1', 'x')) as d, sum(name in (1, 'x')) as e, sum(utid between 'a' and 'b') as f, sum(utid not between '1' and 5) as g, sum(utid is 'x') as h, sum(utid is not 'x') as i, sum(upid is not '5') as j from thread",
+    "select utid, case utid when 'x' then 1 when '2' then 2 end as a, (utid = 1) = '1' as b, (utid = 1) is 1 as c, (utid = 1) in (1) as d, utid is true as e, utid is not false as f, upid is true as g, (utid = 1) is (utid = 2) as h from thread order by utid",
+    "select sign(5) = '1' as a, exists (select 1 from thread) = '1' as b, group_concat(utid < 'x') as c from (select utid from thread limit 3)",
+    "select 0.00001 || 0.5 as a, (1e20) || max(utid) as b, group_concat(1e20) as c, cast(1e20 as char(5)) as d, cast(1e20 as varchar) as e from thread",
     // Digits beyond those of a number with a fraction.
     "create perfetto table large as select 1234567890123456789 as ts union all select 1234567890123456788; select ts, ts = '1234567890123456789' as a, ts < '1234567890123456789' as b, ts > '1234567890123456788.0' as c from large order by ts",
     "with large as (select 1234567890123456789 + utid as ts from thread) select count() as n from large where ts = 1234567890123456789",
@@ -115,6 +119,8 @@ async fn a_statement_has_one_present_time() {
         select count(distinct now) as n, min(length(now)) as least from (select strftime('%J', 'now') as now from many union all select strftime('%J', 'NOW') from many)";
     let row = ask(&mut database, sql).await.remove(0);
     assert!(row.starts_with("1\t"), "{row}");
+    let sql = "select date() = date('now') as a, time() is not null as b, datetime() = datetime('now') as c, julianday() = julianday('now') as d, unixepoch() = unixepoch('now') as e, strftime('%s') = strftime('%s', 'now') as f";
+    assert_eq!(ask(&mut database, sql).await, ["1\t1\t1\t1\t1\t1"]);
     let sql = "select length(time('subsec')) as a, time('now') is not null as b, abs(unixepoch('now') - unixepoch(datetime('now'))) as c, typeof(unixepoch('subsec')) as d";
     assert_eq!(ask(&mut database, sql).await, ["12\t1\t0\treal"]);
 }
