@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -18,7 +17,9 @@ use serde_json::Value;
 use crate::support::journal::PrivateJournal;
 use crate::support::random::Random;
 use crate::support::trace::{LOSSES, Rows, TraceProcessor};
-use crate::support::{PATIENCE, Program, Programs, Running, Side, System, await_that, spawn_and_await};
+use crate::support::{
+    PATIENCE, Program, Programs, Running, Side, System, await_that, spawn_and_await, write_script,
+};
 
 const SIDES: [Side; 2] = [Side::Upstream, Side::Ours];
 
@@ -471,8 +472,7 @@ fn upload_becomes_the_uploader() {
     assert!(
         String::from_utf8_lossy(&missing.stderr).contains("install it, or build it in the folder upload")
     );
-    std::fs::write(&program, "#!/bin/sh\necho \"$@\"\nexit 7\n").unwrap();
-    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    write_script(&program, "#!/bin/sh\necho \"$@\"\nexit 7\n");
     let became = upload(&flight.system.path(""));
     let settings = flight.system.path("recorder.toml");
     assert_eq!(
