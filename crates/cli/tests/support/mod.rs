@@ -67,7 +67,8 @@ pub(crate) fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
     let until = Instant::now() + PATIENCE;
     while !is_so() {
         assert!(Instant::now() < until, "not so in time: {what}");
-        std::thread::yield_now();
+        // What is awaited needs the processor more.
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -391,6 +392,8 @@ impl<'a> System<'a> {
                 return;
             }
             assert!(Instant::now() < until, "not the wanted state: {state:?}");
+            // Each query is a process, and what is awaited needs the processor more.
+            std::thread::sleep(Duration::from_millis(10));
         }
     }
 
