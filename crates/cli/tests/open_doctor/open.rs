@@ -366,8 +366,8 @@ fn a_file_that_shrinks_meanwhile_is_not_passed_off_as_whole() {
 fn a_taken_port_is_reported_with_its_process() {
     let folder = folder();
     let path = trace(&folder, SMALL);
-    let serving = Serving::start(&path, |_| {});
-    let port = serving.port();
+    let port = free_port();
+    let serving = Serving::start_at(port, &path, |_| {});
     let output = ferretto("open")
         .arg(&path)
         .args(["-n", "-p", &port.to_string()])
