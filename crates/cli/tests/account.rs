@@ -427,7 +427,7 @@ fn a_disk_that_fills_under_the_service_leaves_whole_packets() {
         let (disk, kept) = (system.path("disk"), system.path("kept"));
         std::fs::create_dir(&disk).unwrap();
         let config =
-            "buffers { size_kb: 4096 } write_into_file: true file_write_period_ms: 100 duration_ms: 2500
+            "buffers { size_kb: 4096 } write_into_file: true file_write_period_ms: 100 duration_ms: 60000
             data_sources { config { name: \"linux.sys_stats\" sys_stats_config {
                 meminfo_period_ms: 10 vmstat_period_ms: 10 stat_period_ms: 10 } } }";
         std::fs::write(system.path("config"), config).unwrap();

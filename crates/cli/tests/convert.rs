@@ -269,14 +269,18 @@ fn kernel_events_are_the_lines_of_upstreams_text() {
         data_sources { config { name: "linux.ftrace" ftrace_config {
           ftrace_events: "sched/sched_switch" ftrace_events: "sched/sched_waking" ftrace_events: "irq/softirq_entry" ftrace_events: "irq/irq_handler_entry"
           ftrace_events: "irq/irq_handler_exit" ftrace_events: "power/cpu_idle" ftrace_events: "timer/hrtimer_start"
-          compact_sched { enabled: false } } } }
-        duration_ms: 300"#;
+          compact_sched { enabled: false } } } }"#;
     let (Some(processor), Some(_tracefs)) = (TraceProcessor::find(), Tracefs::lock()) else {
         return;
     };
     let programs = Programs::ours();
     let system = System::with_daemons(&programs, Side::Ours, Side::Ours);
-    let trace = system.record(Side::Ours, CONFIG).finish();
+    let recording = system.record(Side::Ours, CONFIG);
+    // Each is scheduled once at least, and so is this thread, which waits for it.
+    for _ in 0..100 {
+        assert!(Command::new("true").status().unwrap().success());
+    }
+    let trace = recording.interrupt();
     let text = converted(
         trace.parent().unwrap(),
         &["--to", "systrace", trace.to_str().unwrap()],

@@ -46,11 +46,12 @@ fn systems(daemons: &[Program], test: impl Fn(&System<'_>, Side)) {
     }
 }
 
-/// Records these data sources for 300 ms; the stop of a failed one may take a minute. Returns the exit code, the messages and the trace.
+/// Records these data sources for 2 s, in which those that do not fail have samples on a busy machine, too; the stop of a failed one may take a
+/// minute. Returns the exit code, the messages and the trace.
 fn recorded(system: &System<'_>, flags: &[&str], sources: &[&str]) -> (Option<i32>, String, PathBuf) {
     let sources = sources.concat();
     let config =
-        format!("buffers {{ size_kb: 4096 }} duration_ms: 300 data_source_stop_timeout_ms: 60000 {sources}");
+        format!("buffers {{ size_kb: 4096 }} duration_ms: 2000 data_source_stop_timeout_ms: 60000 {sources}");
     let (mut recording, started) = system.begin(Path::new(FERRETTO), flags, &config);
     assert_eq!(started, 2, "not all have started");
     let from = std::time::Instant::now();

@@ -71,13 +71,9 @@ fn troubles(trace: &Path) -> Vec<String> {
 }
 
 fn perfetto(system: &System<'_>, config: &str, words: &[&str]) -> (Output, PathBuf) {
-    perfetto_of(Side::Ours, system, config, words)
-}
-
-fn perfetto_of(side: Side, system: &System<'_>, config: &str, words: &[&str]) -> (Output, PathBuf) {
     let (file, trace) = (system.path("config"), system.path("trace"));
     std::fs::write(&file, config).unwrap();
-    let mut command = system.command(&system.program(side, Program::Perfetto), "perfetto.log");
+    let mut command = system.command(&system.program(Side::Ours, Program::Perfetto), "perfetto.log");
     command.arg("--txt").arg("-c").arg(file).arg("-o").arg(&trace);
     command.args(words).stdout(std::process::Stdio::piped());
     (command.output().unwrap(), trace)
@@ -182,7 +178,7 @@ fn a_start_that_failed_leaves_the_probes_no_raised_priority() {
         std::thread::yield_now();
     };
     if may_be_raised {
-        std::fs::remove_dir(instance.path()).unwrap();
+        instance.remove().unwrap();
         let mut trigger = system.command(Path::new(env!("CARGO_BIN_EXE_trigger_perfetto")), "trigger.log");
         assert!(trigger.arg("go").status().unwrap().success());
         await_log(&system, "could not be started");
@@ -210,13 +206,10 @@ fn an_event_that_cannot_be_does_not_keep_the_others_from_being_recorded() {
         r#"ftrace_events: "sched/*,irq/*" ftrace_events: "*/*" ftrace_events: "sched/sched_switch"
         syscall_events: "sys_nonsense" compact_sched { enabled: false }"#,
     );
-    let (output, trace) = perfetto_of(
-        Side::Upstream,
-        &system,
-        &format!("duration_ms: 200 {config}"),
-        &[],
-    );
-    assert!(output.status.success(), "{output:?}");
+    let recording = system.record(Side::Upstream, &config);
+    // This thread is switched out, and in again.
+    assert!(std::process::Command::new("true").status().unwrap().success());
+    let trace = recording.interrupt();
     let packets = packets(&trace);
     let bundles = packets.iter().filter_map(|packet| match &packet.data {
         Some(Data::FtraceEvents(bundle)) => Some(bundle),

@@ -257,7 +257,8 @@ fn cannot_read(script: &str, journal: Option<&PrivateJournal>, why: &[&str]) {
     );
     let perfetto = system.program(Side::Ours, Program::Perfetto);
     let config_file = system.path("config");
-    std::fs::write(&config_file, with_counters + " duration_ms: 300").unwrap();
+    // On a busy machine the counters come late.
+    std::fs::write(&config_file, with_counters + " duration_ms: 2000").unwrap();
     let trace = system.path("trace");
     let output = system
         .command(&perfetto, "perfetto.log")

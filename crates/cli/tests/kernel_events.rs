@@ -158,13 +158,19 @@ impl Kernel {
     }
 
     /// Whether the value of the field may differ between the two recordings. Such fields are interned ids; constant strings, which upstream cannot
-    /// resolve in instances; and the state of a thread that ends, which the kernel looks up anew for each instance.
+    /// resolve in instances; and what the kernel looks up anew for each instance: the state of a thread that ends, the current tick, counters of
+    /// the whole machine, and an inode's state, which another CPU may change at any time.
     fn may_differ(&self, event: &str, field: &str) -> bool {
         let kind = self.kind(event, field);
         matches!(
             kind,
             Some(FieldKind::KernelAddress(_) | FieldKind::StringPointer(_))
-        ) || (event, field) == ("sched_switch", "prev_state")
+        ) || match (event, field) {
+            ("sched_switch", "prev_state") | ("timer_start" | "timer_expire_entry", "now") => true,
+            ("global_dirty_state", field) => field.starts_with("nr_"),
+            (event, "state" | "dirtied_when") => self.group(event) == "writeback",
+            _ => false,
+        }
     }
 
     /// Whether upstream drops the field of a typed event, because the kernel's integer has another width or sign than the message's.

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::inherit;
 use crate::support::reference::{Reference, Running, Sockets};
+use crate::support::{await_that, inherit};
 use ferretto_proto::messages::{Message, TraceConfig, TracingServiceState};
 use ferretto_proto::write::TracePacket;
 use ferretto_wire::{Field, Reader, Value};
@@ -112,7 +112,8 @@ fn packets_with<const N: usize>(trace: &[u8], fields: [u32; N]) -> [usize; N] {
     counts
 }
 
-fn assert_recorded(trace: &[u8]) {
+/// Whether a trace has all that the config asks for.
+fn is_recorded(trace: &[u8]) -> bool {
     let [trees, sys_stats, clocks, stats] = packets_with(
         trace,
         [
@@ -122,10 +123,12 @@ fn assert_recorded(trace: &[u8]) {
             TracePacket::TRACE_STATS,
         ],
     );
-    assert!(
-        trees >= 1 && sys_stats >= 2 && clocks >= 1 && stats >= 1,
-        "{trees} {sys_stats} {clocks} {stats}"
-    );
+    println!("{trees} {sys_stats} {clocks} {stats}");
+    trees >= 1 && sys_stats >= 2 && clocks >= 1 && stats >= 1
+}
+
+fn assert_recorded(trace: &[u8]) {
+    assert!(is_recorded(trace));
 }
 
 fn succeeded(mut command: Command) -> Output {
@@ -142,16 +145,17 @@ fn signal(pid: u32, signal: rustix::process::Signal) {
 #[test]
 fn a_recording_ends_up_in_a_file_and_is_summed_up() {
     let Some(system) = System::start() else { return };
-    let (config, trace) = (system.config("duration_ms: 500"), system.path("trace"));
+    // On a busy machine data come late.
+    let (config, trace) = (system.config("duration_ms: 1500"), system.path("trace"));
     let output = succeeded(system.ours(&["--txt", "-c", &config, "-o", &trace]));
     let file = std::fs::read(&trace).unwrap();
     assert_recorded(&file);
     assert_eq!(text(&output.stdout), "");
     let said = text(&output.stderr);
     for words in [
-        "Connected to the Perfetto traced service, TTL: 1s",
+        "Connected to the Perfetto traced service, TTL: 2s",
         &format!("Wrote {} bytes into {trace}", file.len()),
-        "recorded 0.5 s",
+        "recorded 1.5 s",
         "nothing lost",
         "https://ui.perfetto.dev",
     ] {
@@ -163,7 +167,7 @@ fn a_recording_ends_up_in_a_file_and_is_summed_up() {
 #[test]
 fn the_service_writes_the_file_when_the_config_says_so() {
     let Some(system) = System::start() else { return };
-    let config = system.config("duration_ms: 500 write_into_file: true");
+    let config = system.config("duration_ms: 2000 write_into_file: true");
     let trace = system.path("trace");
     let output = succeeded(system.ours(&["--txt", "-c", &config, "-o", &trace]));
     assert_recorded(&std::fs::read(&trace).unwrap());
@@ -175,7 +179,7 @@ fn the_service_writes_the_file_when_the_config_says_so() {
 
     let by_service = system.path("by-service");
     let config = system.config(&format!(
-        "duration_ms: 500 write_into_file: true output_path: \"{by_service}\""
+        "duration_ms: 2000 write_into_file: true output_path: \"{by_service}\""
     ));
     succeeded(system.ours(&["--txt", "-c", &config]));
     assert_recorded(&std::fs::read(&by_service).unwrap());
@@ -184,18 +188,22 @@ fn the_service_writes_the_file_when_the_config_says_so() {
 #[test]
 fn a_config_from_stdin_and_a_trace_on_stdout() {
     let Some(system) = System::start() else { return };
-    let mut command = system.ours(&["--txt", "-c", "-", "-o", "-"]);
-    let mut child = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let config = format!("{CONFIG} duration_ms: 300");
-    child.stdin.take().unwrap().write_all(config.as_bytes()).unwrap();
-    let output = child.wait_with_output().unwrap();
-    assert!(output.status.success());
-    assert_recorded(&output.stdout);
+    let recorded = |milliseconds: u64| {
+        let mut command = system.ours(&["--txt", "-c", "-", "-o", "-"]);
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let config = format!("{CONFIG} duration_ms: {milliseconds}");
+        child.stdin.take().unwrap().write_all(config.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success());
+        is_recorded(&output.stdout)
+    };
+    // On a busy machine data come late.
+    assert!([300, 3_000, 30_000].into_iter().any(recorded));
 }
 
 /// Starts a recording without an end and waits until it runs.
@@ -416,6 +424,12 @@ fn a_clone_is_written_while_the_original_goes_on() {
 #[test]
 fn queries_print_the_same_as_upstreams() {
     let Some(system) = System::start() else { return };
+    // The probes may still be registering data sources.
+    let state = || succeeded(system.ours(&["--query-raw"])).stdout;
+    let mut last = state();
+    await_that("the state stays", || {
+        std::mem::replace(&mut last, state()) == last
+    });
     for arguments in [&["--query"][..], &["--query", "--long"], &["--query-raw"]] {
         let theirs = system
             .sockets

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use ferretto::options::LogLevel;
 use ferretto::session::{DataSource, Session, TraceConfig};
-use ferretto::{Options, trace_event};
+use ferretto::{BufferExhaustedPolicy, Options, trace_event};
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::trace_packet::OptionalTrustedPacketSequenceId::TrustedPacketSequenceId;
 use ferretto_proto::messages::{Message, TracePacket, debug_annotation, track_event};
@@ -25,11 +25,14 @@ const INCREMENTAL_STATE_CLEARED: u32 = 1;
 fn a_ring_that_has_wrapped_reads_back_with_its_last_slices() {
     let lines = Arc::new(Mutex::new(Vec::new()));
     let log = lines.clone();
-    let options = Options::in_process().log(move |level, line| {
-        if level == LogLevel::Warning {
-            log.lock().unwrap().push(line.to_owned());
-        }
-    });
+    // On a busy machine the newest slices might be dropped otherwise.
+    let options = Options::in_process()
+        .track_event_policy(BufferExhaustedPolicy::StallThenDrop)
+        .log(move |level, line| {
+            if level == LogLevel::Warning {
+                log.lock().unwrap().push(line.to_owned());
+            }
+        });
     ferretto::initialize(options);
 
     let built = TraceConfig::new()

@@ -159,7 +159,8 @@ impl Scene {
         let folder = tempfile::tempdir().unwrap();
         let service = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = free_address();
-        let host = start_host(folder.path(), &address, &service, identity);
+        let to = service.local_addr().unwrap().to_string();
+        let host = start_host(folder.path(), &address, &to, identity);
         Scene {
             folder,
             fleet,
@@ -205,15 +206,9 @@ impl Scene {
 }
 
 /// Starts a host's end.
-pub(crate) fn start_host(
-    folder: &Path,
-    address: &str,
-    service: &TcpListener,
-    identity: &Identity,
-) -> Running {
-    let to = service.local_addr().unwrap().to_string();
+pub(crate) fn start_host(folder: &Path, address: &str, service: &str, identity: &Identity) -> Running {
     let mut host = Running::start(
-        &mut command("host", address, &to, identity),
+        &mut command("host", address, service, identity),
         &folder.join("host.log"),
     );
     host.await_log("ferretto-tunnel is listening");

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
 
-use crate::ends::{PATIENCE, Scene, await_that, start_host};
+use crate::ends::{PATIENCE, Scene, await_that, free_address, start_host};
 
 /// Bytes that do not repeat soon.
 fn bytes(count: usize) -> Vec<u8> {
@@ -160,16 +160,19 @@ fn clients_come_again_when_the_hosts_end_or_the_service_does() {
     client.set_read_timeout(Some(PATIENCE)).unwrap();
     assert_eq!(client.read(&mut [0]).unwrap(), 0);
     guest.await_log("the host's end at");
-    scene.host = start_host(scene.folder.path(), &scene.address, &scene.service, &identity);
+    let service = scene.service.local_addr().unwrap().to_string();
+    scene.host = start_host(scene.folder.path(), &scene.address, &service, &identity);
     drop(scene.connect(&socket));
 }
 
 #[test]
 fn a_service_that_is_not_there_is_named_and_its_clients_are_hung_up_on() {
     let mut scene = Scene::new();
-    let address = scene.service.local_addr().unwrap();
-    // From now on there is no listener, and later another one.
-    scene.service = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = free_address();
+    scene.host.signal("-KILL");
+    scene.host.wait();
+    scene.address = free_address();
+    scene.host = start_host(scene.folder.path(), &scene.address, &address, &scene.fleet.host());
     let (_guest, socket) = scene.guest();
     let mut client = UnixStream::connect(&socket).unwrap();
     client.set_read_timeout(Some(PATIENCE)).unwrap();

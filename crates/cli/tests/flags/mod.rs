@@ -15,13 +15,12 @@ mod recording;
 mod sessions;
 mod table;
 
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::support::{Program, Programs, Running, Side, System, socket_folder};
+use crate::support::{Program, Programs, Running, Side, System, socket_folder, write_script};
 use differences::Difference;
 use outcome::Outcome;
 use rustix::process::{Pid, Signal};
@@ -312,8 +311,7 @@ impl Run<'_> {
         ];
         for (name, program) in programs {
             let file = folder.join(name);
-            std::fs::write(&file, format!("#!/bin/sh\nexec {} \"$@\"\n", program.display())).unwrap();
-            std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).unwrap();
+            write_script(&file, &format!("#!/bin/sh\nexec {} \"$@\"\n", program.display()));
         }
     }
 }

@@ -1,16 +1,15 @@
 //! `ferretto open` over plain sockets.
 
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use rustix::process::Signal;
 
 use super::{SMALL, Serving, ferretto, free_port, said_by, trace_with};
-use crate::support::PATIENCE;
+use crate::support::{PATIENCE, write_script};
 
 pub(super) const UI: &str = "https://ui.perfetto.dev";
 
@@ -367,8 +366,8 @@ fn a_file_that_shrinks_meanwhile_is_not_passed_off_as_whole() {
 fn a_taken_port_is_reported_with_its_process() {
     let folder = folder();
     let path = trace(&folder, SMALL);
-    let serving = Serving::start(&path, |_| {});
-    let port = serving.port();
+    let port = free_port();
+    let serving = Serving::start_at(port, &path, |_| {});
     let output = ferretto("open")
         .arg(&path)
         .args(["-n", "-p", &port.to_string()])
@@ -458,12 +457,10 @@ fn over_ssh_the_tunnels_command_is_printed() {
 /// Makes a folder with an `xdg-open` that notes its argument, and then runs `end`.
 pub(super) fn opener(folder: &Path, end: &str) -> PathBuf {
     let script = folder.join("xdg-open");
-    std::fs::write(
+    write_script(
         &script,
-        format!("#!/bin/sh\necho \"$@\" > {}/asked\n{end}\n", folder.display()),
-    )
-    .unwrap();
-    std::fs::set_permissions(&script, Permissions::from_mode(0o755)).unwrap();
+        &format!("#!/bin/sh\necho \"$@\" > {}/asked\n{end}\n", folder.display()),
+    );
     folder.join("asked")
 }
 

@@ -86,7 +86,9 @@ fn data_written_while_stopping_are_in_the_trace() {
         let mut application = registered(system, side);
         let recording = system.record(Side::Ours, &config_with(r#"legacy_config: "says goodbye""#));
         assert_eq!(texts(&recording.interrupt()), ["introduction", "goodbye"][1..]);
-        let recording = system.record(Side::Ours, &config_with(r#"legacy_config: "stops late""#));
+        // The service waits for the stop, however late the application gets a processor.
+        let config = config_with(r#"legacy_config: "stops late""#) + " data_source_stop_timeout_ms: 120000";
+        let recording = system.record(Side::Ours, &config);
         application.does("write 0 1");
         recording_signal(&recording);
         application.does("await_held");

@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// See the [module](self).
 pub(crate) struct PrivateJournal {
@@ -92,7 +93,9 @@ impl PrivateJournal {
         let marker = format!("settled-{}", std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos());
         self.send(&[("FERRETTO_MARKER", marker.as_bytes())]);
         let wanted = format!("FERRETTO_MARKER={marker}");
+        let until = Instant::now() + Duration::from_secs(120);
         while self.journalctl(&["--output=json", &wanted]).is_empty() {
+            assert!(Instant::now() < until, "the journal does not have {marker}");
             std::thread::yield_now();
         }
     }

@@ -34,7 +34,7 @@ pub(crate) mod wire;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -67,7 +67,8 @@ pub(crate) fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
     let until = Instant::now() + PATIENCE;
     while !is_so() {
         assert!(Instant::now() < until, "not so in time: {what}");
-        std::thread::yield_now();
+        // What is awaited needs the processor more.
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -391,6 +392,8 @@ impl<'a> System<'a> {
                 return;
             }
             assert!(Instant::now() < until, "not the wanted state: {state:?}");
+            // Each query is a process, and what is awaited needs the processor more.
+            std::thread::sleep(Duration::from_millis(10));
         }
     }
 
@@ -544,6 +547,15 @@ pub(crate) fn copy_program(program: &Path, to: &Path) {
         program.display(),
         to.display()
     );
+}
+
+/// Writes a script that everybody may run, by another process as [`copy_program`] does.
+pub(crate) fn write_script(file: &Path, text: &str) {
+    let mut writer = Command::new("sh");
+    writer.args(["-c", "cat >\"$0\" && chmod 755 \"$0\""]).arg(file);
+    let mut writer = writer.stdin(Stdio::piped()).spawn().unwrap();
+    writer.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    assert!(writer.wait().unwrap().success(), "{}", file.display());
 }
 
 /// Runs `command`, which writes a byte to a descriptor when it is ready; `pass` tells the command the descriptor's number. Returns that byte.

@@ -76,6 +76,19 @@ impl Instance {
         Some(Instance(path))
     }
 
+    /// Removes it. Somebody may still have a file of it open: probes that start at this moment look here for the settings of crashed ones.
+    pub(crate) fn remove(&self) -> std::io::Result<()> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match std::fs::remove_dir(&self.0) {
+                Err(error) if error.kind() == ErrorKind::ResourceBusy && Instant::now() < until => {
+                    std::thread::yield_now();
+                }
+                removed => return removed,
+            }
+        }
+    }
+
     /// Its name in configs.
     pub(crate) fn name(&self) -> &str {
         self.0.file_name().unwrap().to_str().unwrap()
@@ -106,14 +119,10 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        // Somebody may still have a file of it open: probes that start at this moment look here for the settings of crashed ones.
-        let until = Instant::now() + PATIENCE;
-        while let Err(error) = std::fs::remove_dir(&self.0) {
-            match error.kind() {
-                ErrorKind::NotFound => return,
-                ErrorKind::ResourceBusy if Instant::now() < until => std::thread::yield_now(),
-                _ => return println!("{} stays: {error}", self.0.display()),
-            }
+        if let Err(error) = self.remove()
+            && error.kind() != ErrorKind::NotFound
+        {
+            println!("{} stays: {error}", self.0.display());
         }
     }
 }

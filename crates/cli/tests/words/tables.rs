@@ -1,10 +1,9 @@
 //! `ferretto export`, `query` and `report`: how they start `ferretto-query`, for which a script stands in.
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output};
 
 use super::outcome;
+use crate::support::write_script;
 
 /// Runs `ferretto` with a `PATH` of one folder.
 fn ferretto(path: &std::path::Path, words: &[&str]) -> Output {
@@ -19,8 +18,7 @@ fn ferretto(path: &std::path::Path, words: &[&str]) -> Output {
 fn words_are_passed_on_as_they_are() {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("ferretto-query");
-    fs::write(&program, "#!/bin/sh\nprintf '<%s>' \"$@\"\nexit 7\n").unwrap();
-    fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    write_script(&program, "#!/bin/sh\nprintf '<%s>' \"$@\"\nexit 7\n");
     for words in [
         &["export", "trace with spaces", "-o", "DIR"][..],
         &["query", "-", "select '--help'", "--rows", "3", ""],

@@ -464,7 +464,7 @@ fn a_deferred_start_records_from_the_start_on() {
 fn the_duration_ends_a_session() {
     let _alone = alone();
     let recorder = Recorder::new();
-    let session = started(&recorder.config().duration(Duration::from_millis(100)));
+    let session = started(&recorder.config().duration(Duration::from_secs(2)));
     recorder.write("within");
     let error = session.wait_until_stopped(Duration::from_millis(1)).unwrap_err();
     assert!(matches!(error, SessionError::TimedOut { .. }), "{error}");

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::tracefs::{EventName, Setting, Tracefs};
 
@@ -68,6 +69,12 @@ impl Drop for TestInstance {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir(self.tracefs.root());
     }
+}
+
+/// For a test that switches on every event there is, and one that adds an event and removes it: the kernel keeps an event that is on.
+pub(super) fn all_events() -> MutexGuard<'static, ()> {
+    static ALL_EVENTS: Mutex<()> = Mutex::new(());
+    ALL_EVENTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A tracefs made of links to one with an instance. Tests take files away from it and put others in their place.

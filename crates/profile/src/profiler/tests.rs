@@ -286,10 +286,12 @@ fn other_processes_are_not_even_counted() {
         .filter_map(|sample| sample.timebase_count)
         .collect();
     assert!(counts.is_sorted_by(|one, next| one < next), "{counts:?}");
-    // The clock counts nanoseconds.
+    // The clock counts nanoseconds. It runs on while the whole machine stands still, so that single steps may be long.
     let total = counts.len() as u64 * 1_000_000;
+    let mut steps: Vec<_> = counts.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    steps.sort_unstable();
     assert!(
-        (total..total * 2).contains(&counts[counts.len() - 1]),
+        counts[counts.len() - 1] >= total && steps[steps.len() / 2] < 2_000_000,
         "{counts:?}"
     );
 }

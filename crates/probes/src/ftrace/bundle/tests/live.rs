@@ -1,6 +1,7 @@
 //! The running kernel's own pages, with every event that it has.
 
 use super::super::super::fixtures::{live_table, tracefs};
+use super::super::super::test_instance::all_events;
 use super::super::super::typed;
 use super::*;
 use std::collections::BTreeSet;
@@ -71,9 +72,12 @@ fn every_event_of_the_running_kernel_is_decoded() {
         println!("skipped: no tracefs, or no right to make an instance in it");
         return;
     };
+    let _events = all_events();
     let table = live_table(&root);
     let page_size = table.layout().page_size();
     instance.write("tracing_on", "0");
+    // Every event of a busy machine has to fit.
+    instance.write("buffer_size_kb", "8192");
     instance.write("events/enable", "1");
     instance.write("tracing_on", "1");
     for _ in 0..3 {

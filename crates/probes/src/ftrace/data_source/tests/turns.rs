@@ -46,6 +46,8 @@ impl Machine {
         instance.buffers = (0..CPUS)
             .map(|cpu| CpuBuffer::open(&tracefs, cpu).unwrap())
             .collect();
+        // The kernel's counts say nothing of the files, so they are not looked at, however long all this has taken.
+        instance.next_look = BootTime::MAX;
         // The turn is so short that it takes one batch.
         recorder.controller.turn = 0;
         Some(Machine {

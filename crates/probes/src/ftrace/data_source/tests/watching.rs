@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::ftrace::data_source::watching::MOST_TOLD;
-use crate::ftrace::test_instance::TestDir;
+use crate::ftrace::test_instance::{TestDir, all_events};
 use crate::ftrace::watch::look::traceoff_trigger;
 use ferretto_proto::messages::ftrace_stats::Phase;
 use std::fs::{self, OpenOptions};
@@ -235,6 +235,7 @@ fn events_that_the_kernel_loses_are_not_said_to_be_switched_off() {
     let Some(mut recorder) = Recorder::new() else {
         return;
     };
+    let _events = all_events();
     // An event that can be taken away, as a module's: a probe of a program that nobody runs.
     let (folder, event) = (TestDir::new(), format!("ferretto_{}/gone", std::process::id()));
     let program = folder.path().join("program");
