@@ -336,7 +336,7 @@ mod tests {
                 "select 1 from d where a is b and a is not 'c' and a is null and a is not null and a is true and a is not distinct from b"
             ),
             [
-                "SELECT 1 FROM d WHERE a IS NOT DISTINCT FROM b AND a IS DISTINCT FROM 'c' AND a IS NULL AND a IS NOT NULL AND a IS TRUE AND a IS NOT DISTINCT FROM b"
+                "SELECT 1 FROM d WHERE a <=> b AND NOT (a <=> 'c') AND a IS NULL AND a IS NOT NULL AND truth(a) IS TRUE AND a IS NOT DISTINCT FROM b"
             ]
         );
     }

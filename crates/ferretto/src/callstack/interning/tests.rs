@@ -128,7 +128,9 @@ fn addresses_are_in_files_or_are_names() {
     let id = stacks.id(&frames, &mut definitions).unwrap();
     reader.read(&mut definitions);
     let program = std::env::current_exe().unwrap();
-    let (mapping, rel_pc) = modules::find(here).unwrap();
+    let Place::In(mapping, rel_pc) = modules::find(here) else {
+        panic!("this function is in no file");
+    };
     let at = |rel_pc| format!(" {}@{rel_pc:#x}", program.display());
     assert_eq!(
         reader.stack(id),
