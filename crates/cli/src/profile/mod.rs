@@ -121,7 +121,7 @@ fn finish(arguments: &Args, targets: &Targets, goal: &Goal, filled: &Filled) -> 
     let file = match (format, events.first()) {
         (Some(format), Some(first)) => {
             let file = goal.file_beside(perfetto::plan::unused_name());
-            // Firefox's format cannot weight samples, so waiting goes there only if there is nothing else.
+            // Firefox's format has room for weights of two seconds in ns, so waiting goes there only if there is nothing else, and counts.
             let event = match format {
                 SampleFormat::Firefox => events
                     .iter()
