@@ -38,6 +38,7 @@ pub(super) struct Mapping {
 }
 
 /// Where an address is.
+#[allow(dead_code, reason = "where nothing is recorded, no files are known")]
 pub(super) enum Place {
     /// In this mapping, and there at this address as the file's symbols count it.
     In(Mapping, u64),

@@ -61,7 +61,6 @@ pub(super) fn find(address: usize) -> Place {
 impl Found {
     /// `path` is what the loader calls the file.
     fn placed(self, path: &[u8]) -> Place {
-        let found = self;
         let mut path = String::from_utf8_lossy(path).into_owned();
         if path.is_empty() || path == "/proc/self/exe" {
             // The loader does not name the program itself.
@@ -70,13 +69,13 @@ impl Found {
         }
         let mapping = Mapping {
             path,
-            build_id: found.build_id[..found.build_id_len].to_vec(),
-            start: found.start,
-            end: found.end,
-            exact_offset: found.exact_offset,
-            load_bias: found.load_bias,
+            build_id: self.build_id[..self.build_id_len].to_vec(),
+            start: self.start,
+            end: self.end,
+            exact_offset: self.exact_offset,
+            load_bias: self.load_bias,
         };
-        Place::In(mapping, found.rel_pc)
+        Place::In(mapping, self.rel_pc)
     }
 }
 

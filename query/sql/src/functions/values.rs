@@ -96,12 +96,17 @@ fn numeral(text: &str) -> &str {
     &text[..end]
 }
 
+/// Without the space before it. Unicode has more kinds, which SQLite does not know.
+fn trimmed(text: &str) -> &str {
+    text.trim_start_matches(|letter: char| letter.is_ascii_whitespace())
+}
+
 fn leading_real(text: &str) -> f64 {
-    numeral(text.trim_start()).parse().unwrap_or(0.0)
+    numeral(trimmed(text)).parse().unwrap_or(0.0)
 }
 
 fn leading_int(text: &str) -> i64 {
-    let text = text.trim_start();
+    let text = trimmed(text);
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     let digits = unsigned.bytes().take_while(u8::is_ascii_digit).count();
     let number = &text[..text.len() - unsigned.len() + digits];
@@ -232,6 +237,7 @@ mod tests {
             ("-9223372036854775809", i64::MIN, -9_223_372_036_854_775_808.0),
             ("9223372036854775808", i64::MAX, 9_223_372_036_854_775_808.0),
             ("infinity", 0, 0.0),
+            ("\u{a0}5", 0, 0.0),
         ] {
             assert_eq!(Value::Text(text).int(), Some(int), "{text}");
             assert_eq!(Value::Text(text).real(), Some(real), "{text}");
