@@ -13,6 +13,7 @@ use rustix::thread::{CpuSet, gettid, sched_setaffinity};
 
 use super::*;
 use crate::config::Counted;
+use crate::cpu::OpenError;
 use crate::event::RunningKernel;
 
 /// Far longer than the test takes.
@@ -75,11 +76,16 @@ fn profiler_of_scope(scope: Scope, counted: &Counted, period: u64, ring_pages: u
     };
     let config = PerfConfig::of(&config, None, &RunningKernel::default()).unwrap();
     assert_eq!(config.counted, *counted);
-    match CpuEvents::open_each(&config, &[0], 1) {
-        Ok(events) => Some(Profiler::new(&config, events, [])),
-        Err(error) => {
-            println!("skipped: this kernel does not do it: {error}");
-            None
+    let began = Instant::now();
+    loop {
+        match CpuEvents::open_each(&config, &[0], 1) {
+            Ok(events) => return Some(Profiler::new(&config, events, [])),
+            // If this process is counted, other tests may start threads in it all the time.
+            Err(OpenError::NotAlone { .. }) if began.elapsed() < PATIENCE => std::thread::yield_now(),
+            Err(error) => {
+                println!("skipped: this kernel does not do it: {error}");
+                return None;
+            }
         }
     }
 }
@@ -338,10 +344,11 @@ fn processes_whose_threads_end_before_their_first_sample_are_told_and_go_on_with
     let mut packets = Vec::new();
     profiler.enable(&mut packets).unwrap();
     let began = Instant::now();
+    // The kernel tells of a start the events of the CPU where it happens.
+    stay_on_first_cpu(gettid());
     while !profiler.misses_threads() {
         assert!(began.elapsed() < PATIENCE, "no threads are told of");
-        let start = || stay_on_first_cpu(gettid());
-        std::thread::spawn(start).join().unwrap();
+        std::thread::spawn(|| ()).join().unwrap();
         profiler.turn(&mut packets);
     }
     let config = PerfEventConfig {

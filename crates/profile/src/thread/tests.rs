@@ -1,6 +1,8 @@
 //! What the log says of processes that are counted alone, with real events.
 
+use std::io::Write;
 use std::path::PathBuf;
+use std::process::{Child, Command as Program, Stdio};
 
 use ferretto_client::arbiter::{Arbiter, BufferExhaustedPolicy, Notify, Wake};
 use ferretto_ipc::channel::channel;
@@ -9,14 +11,43 @@ use ferretto_proto::messages::perf_event_config::{CallstackSampling, Scope, Unwi
 use ferretto_proto::messages::perf_events::{Timebase, timebase};
 use ferretto_proto::messages::{MessageField, PerfEventConfig};
 use ferretto_smb::{PageLayout, PageSize};
+use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::*;
 use crate::event::RunningKernel;
 use crate::test_log::Log;
 
-/// More threads than it takes for their number to say anything.
-const THREADS: u32 = 100;
+/// A shell that waits for a line, and then starts more processes than it takes for their number to say anything. They end at once. All stay on the first CPU.
+struct Shell(Child);
+
+impl Shell {
+    fn start() -> Shell {
+        let script = "read -r line; i=0; while [ $i -lt 100 ]; do (:); i=$((i+1)); done";
+        let shell = Program::new("sh")
+            .args(["-c", script])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut first = CpuSet::new();
+        first.set(0);
+        sched_setaffinity(Some(Pid::from_child(&shell)), &first).unwrap();
+        Shell(shell)
+    }
+
+    /// Returns when all processes have ended.
+    fn start_processes(&mut self) {
+        self.0.stdin.take().unwrap().write_all(b"\n").unwrap();
+        assert!(self.0.wait().unwrap().success());
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
 
 /// Nobody reads the packets.
 struct Nobody;
@@ -25,10 +56,9 @@ impl Notify for Nobody {
     fn wake(&self, _wake: Wake) {}
 }
 
-/// The thread of an instance that counts only this process, on the first CPU. It looks at nothing before it stops. If there is none, prints that the test is
-/// skipped.
-fn thread_of_own_process() -> Option<(PerfThread, Arc<Log>)> {
-    let pid = rustix::process::getpid().as_raw_pid();
+/// The thread of an instance that counts only the shell and what it starts, on the first CPU. It looks at nothing before it stops. If there is none, prints
+/// that the test is skipped.
+fn thread_of(shell: &Shell) -> Option<(PerfThread, Arc<Log>)> {
     let config = PerfEventConfig {
         timebase: MessageField::some(Timebase {
             interval: Some(timebase::Interval::Frequency(99)),
@@ -36,7 +66,7 @@ fn thread_of_own_process() -> Option<(PerfThread, Arc<Log>)> {
         }),
         callstack_sampling: MessageField::some(CallstackSampling {
             scope: MessageField::some(Scope {
-                target_pid: vec![pid],
+                family_of: Some(shell.0.id().cast_signed()),
                 ..Default::default()
             }),
             kernel_frames: Some(true),
@@ -71,19 +101,10 @@ fn thread_of_own_process() -> Option<(PerfThread, Arc<Log>)> {
     Some((thread, log))
 }
 
-/// Starts threads on the first CPU, which end at once.
-fn start_threads() {
-    let mut first = CpuSet::new();
-    first.set(0);
-    for _ in 0..THREADS {
-        let start = move || sched_setaffinity(None, &first).unwrap();
-        std::thread::spawn(start).join().unwrap();
-    }
-}
-
 #[test]
-fn threads_that_had_no_sample_before_the_end_are_told_at_the_end() {
-    let Some((thread, log)) = thread_of_own_process() else {
+fn processes_that_had_no_sample_before_the_end_are_told_at_the_end() {
+    let mut shell = Shell::start();
+    let Some((thread, log)) = thread_of(&shell) else {
         return;
     };
     let (commands, inbox) = Inbox::new().unwrap();
@@ -92,7 +113,7 @@ fn threads_that_had_no_sample_before_the_end_are_told_at_the_end() {
     let started = Acknowledge::new(move || drop(started));
     let running = std::thread::spawn(move || thread.run(inbox, started));
     assert_eq!(has_started.receive(), None::<()>);
-    start_threads();
+    shell.start_processes();
     let (stopped, has_stopped) = channel();
     let stop = Command {
         what: What::Stop,
@@ -111,12 +132,13 @@ fn threads_that_had_no_sample_before_the_end_are_told_at_the_end() {
 
 #[test]
 fn if_not_all_processes_can_be_counted_that_is_told_once_and_those_counted_stay() {
-    let Some((mut thread, log)) = thread_of_own_process() else {
+    let mut shell = Shell::start();
+    let Some((mut thread, log)) = thread_of(&shell) else {
         return;
     };
     let reactor = Reactor::new().unwrap();
     thread.profiler.enable(&mut thread.writer).unwrap();
-    start_threads();
+    shell.start_processes();
     thread.catch_up();
     // No kernel has such events.
     thread.config.leader.attr_type = u32::MAX >> 1;
