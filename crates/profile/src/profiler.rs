@@ -71,7 +71,8 @@ struct Samples {
     samples_all_work: bool,
     /// Threads that have started in processes that are counted, and processes if those are counted, too.
     starts: u64,
-    ends: Ends,
+    /// `None` if everybody is counted, for then nobody goes on uncounted.
+    ends: Option<Ends>,
 }
 
 /// Whether the samples of a process are kept.
@@ -114,7 +115,7 @@ impl Profiler {
                     config.leader.is_clock() || matches!(sampling.interval, Interval::Frequency(_))
                 }),
                 starts: 0,
-                ends: Ends::default(),
+                ends: (config.counted != Counted::Everybody).then(Ends::default),
                 queue: Queue::new(sampling.and_then(|sampling: &Sampling| sampling.most_queued)),
             },
             output: Output::new(config),
@@ -200,7 +201,7 @@ impl Profiler {
         if self.misses_threads() {
             return Some("threads or processes end before they have a sample".to_owned());
         }
-        let pid = self.samples.ends.find_uncounted(look)?;
+        let pid = self.samples.ends.as_mut()?.find_uncounted(look)?;
         Some(format!(
             "process {pid} runs a program with other rights, so the kernel no longer counts it alone"
         ))
@@ -239,6 +240,9 @@ impl Profiler {
         for events in &mut self.cpus {
             let same = before.iter().find(|before| before.cpu == events.cpu);
             events.counted = same.map_or(0, |before| before.counted);
+        }
+        if config.counted == Counted::Everybody {
+            self.samples.ends = None;
         }
         // Processes may have changed unseen.
         self.samples.distrust();
@@ -365,7 +369,9 @@ impl Profiler {
             output,
             ..
         } = self;
-        samples.ends.begin_reading();
+        if let Some(ends) = &mut samples.ends {
+            ends.begin_reading();
+        }
         for events in cpus {
             let cpu = events.cpu;
             let Some((ring, layout)) = &mut events.ring else {
@@ -407,6 +413,12 @@ impl Samples {
         }
     }
 
+    fn on_life(&mut self, pid: i32, at: u64) {
+        if let Some(ends) = &mut self.ends {
+            ends.on_life(pid, at);
+        }
+    }
+
     /// Handles a record, or puts it into the queue.
     fn on_record(
         &mut self,
@@ -421,7 +433,7 @@ impl Samples {
         }
         match record {
             Record::Sample(sample) => {
-                self.ends.on_life(sample.pid, sample.timestamp);
+                self.on_life(sample.pid, sample.timestamp);
                 let ControlFlow::Continue(()) = self.sort_out(cpu, sample, output, sink) else {
                     return;
                 };
@@ -435,7 +447,7 @@ impl Samples {
             }
             Record::Exec { pid, timestamp } => {
                 self.verdicts.remove(pid);
-                self.ends.on_life(*pid, *timestamp);
+                self.on_life(*pid, *timestamp);
                 let item = Item::Exec {
                     pid: *pid,
                     timestamp: *timestamp,
@@ -450,7 +462,7 @@ impl Samples {
                 self.starts += 1;
                 // A process with this id may have been met before.
                 self.verdicts.remove(pid);
-                self.ends.on_life(*pid, *timestamp);
+                self.on_life(*pid, *timestamp);
                 self.on_change(Item::Fork {
                     pid: *pid,
                     parent: *parent,
@@ -460,7 +472,9 @@ impl Samples {
             Record::Fork { .. } => self.starts += 1,
             Record::Exit { pid, tid, timestamp } if pid == tid => {
                 self.verdicts.remove(pid);
-                self.ends.on_end(*pid, *timestamp);
+                if let Some(ends) = &mut self.ends {
+                    ends.on_end(*pid, *timestamp);
+                }
                 self.on_change(Item::Exit { pid: *pid });
             }
             Record::Mapped(mapped) if mapped.is_executable() => {
