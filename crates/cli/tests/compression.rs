@@ -18,7 +18,7 @@ data_sources { config {
   process_stats_config { scan_all_processes_on_start: true }
 } }
 data_sources { config { name: "linux.sys_stats" sys_stats_config { meminfo_period_ms: 10 vmstat_period_ms: 10 } } }
-duration_ms: 500
+duration_ms: 1500
 "#;
 
 const INTO_FILE: &str = "write_into_file: true file_write_period_ms: 100";

@@ -443,10 +443,11 @@ fn cleaning_up_after_a_crash_leaves_nothing_for_a_later_start_to_put_back() {
     let mut system = System::new(&programs);
     system.start(Side::Ours, Program::Traced);
     let probes = system.start(Side::Ours, Program::TracedProbes);
-    let config = config_of(&instance, r#"ftrace_events: "sched/sched_switch""#);
+    // It hardly ever happens, so that nothing overwrites what the test writes.
+    let config = config_of(&instance, r#"ftrace_events: "sched/sched_process_hang""#);
     let clock = instance.read("trace_clock");
     let recording = system.record(Side::Ours, &config);
-    assert_eq!(instance.read("set_event"), "sched:sched_switch");
+    assert_eq!(instance.read("set_event"), "sched:sched_process_hang");
     let journals = || {
         let folders = JournalDir::places(rustix::process::geteuid().as_raw());
         let entries = folders.iter().flat_map(std::fs::read_dir).flatten().flatten();
@@ -472,14 +473,14 @@ fn cleaning_up_after_a_crash_leaves_nothing_for_a_later_start_to_put_back() {
     // Another program's tracing, with the settings that the recording had used.
     for (file, value) in [
         ("buffer_size_kb", "1024"),
-        ("set_event", "sched:sched_switch"),
+        ("set_event", "sched:sched_process_hang"),
         ("tracing_on", "1"),
     ] {
         instance.write(file, value);
     }
     instance.write("trace_marker", "theirs");
     system.start(Side::Ours, Program::TracedProbes);
-    assert_eq!(instance.read("set_event"), "sched:sched_switch");
+    assert_eq!(instance.read("set_event"), "sched:sched_process_hang");
     assert!(instance.read("trace").contains("theirs"));
     instance.write("set_event", "");
 }

@@ -10,6 +10,7 @@ use crate::support::c_program::compile;
 use crate::support::heap_client::library;
 use crate::support::socket_folder;
 use crate::support::trace::{TraceProcessor, numbers};
+use crate::support::tracefs::Tracefs;
 
 const FERRETTO: &str = env!("CARGO_BIN_EXE_ferretto");
 
@@ -36,12 +37,19 @@ int main(int argc, char **argv) {
 /// The longest time that a program waits for the profiler, in microseconds, in tests in which every sample counts.
 const PATIENCE: &str = "120000000";
 
-struct Workshop(tempfile::TempDir);
+struct Workshop(
+    tempfile::TempDir,
+    #[allow(
+        dead_code,
+        reason = "it is held, because profiles have the kernel's events as well"
+    )]
+    Option<Tracefs>,
+);
 
 impl Workshop {
     /// Prints that the test is skipped if there is no compiler.
     fn open() -> Option<Workshop> {
-        let workshop = Workshop(socket_folder("heap-"));
+        let workshop = Workshop(socket_folder("heap-"), Tracefs::share());
         let flags = ["-g", "-O1", "-fno-optimize-sibling-calls"];
         compile(workshop.0.path(), "leaky", PROGRAM, &flags)?;
         Some(workshop)

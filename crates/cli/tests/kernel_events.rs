@@ -383,6 +383,7 @@ fn the_probes_trace_their_own_work_as_upstreams_do() {
         return;
     };
     let Some(_tracefs) = Tracefs::lock() else { return };
+    // On a busy machine, ours without optimizations read the kernel's symbols for seconds before they do anything else.
     let config = r#"
         buffers { size_kb: 16384 }
         data_sources { config { name: "perfetto.metatrace" } }
@@ -393,7 +394,7 @@ fn the_probes_trace_their_own_work_as_upstreams_do() {
             scan_all_processes_on_start: true proc_stats_poll_ms: 200
         } } }
         data_sources { config { name: "linux.sys_stats" sys_stats_config { meminfo_period_ms: 100 } } }
-        duration_ms: 3000"#;
+        duration_ms: 8000"#;
     let [upstreams, mut ours] = [Side::Upstream, Side::Ours].map(|side| {
         // Each service has a metatrace of its own, but only upstream's service offers it as a data source.
         let system = System::with_daemons(&programs, Side::Ours, side);

@@ -63,6 +63,10 @@ fn config(perf: &str) -> String {
 
 /// Records until the process has had half a second of processor time, however long that takes on a busy machine. Returns the trace.
 fn record_while(system: &System<'_>, perf: &str, working: &Running) -> PathBuf {
+    // It is no longer being loaded.
+    await_that("the program has begun", || {
+        processor_time(working.pid()) >= Duration::from_millis(100)
+    });
     let recording = system.record(Side::Ours, &config(perf));
     let from = processor_time(working.pid());
     await_that("the program works", || {
@@ -231,7 +235,8 @@ fn processes_that_come_and_go_leave_nothing_behind() {
     let recording = system.record(
         Side::Ours,
         &config(
-            "timebase { frequency: 1000 } callstack_sampling { kernel_frames: true scope { target_cmdline: 'true' } }",
+            "timebase { frequency: 1000 } max_enqueued_footprint_kb: 2048
+            callstack_sampling { kernel_frames: true scope { target_cmdline: 'true' } }",
         ),
     );
     let begin_and_end_some = || {
@@ -243,7 +248,8 @@ fn processes_that_come_and_go_leave_nothing_behind() {
     let first = begin_and_end_some();
     let second = begin_and_end_some();
     drop(recording.interrupt());
-    // The state of a process takes some ten KB. No other program is sampled, because the state of its files is kept for longer.
+    // The state of a process takes some ten KB, and samples that wait take at most 2 MB. No other program is sampled, because the state of its files is
+    // kept for longer.
     assert!(second < first + 16 * 1024, "{first} KB became {second} KB");
 }
 

@@ -11,6 +11,7 @@ use crate::perf::may_profile;
 use crate::support::c_program::compile;
 use crate::support::terminal::{Size, Terminal};
 use crate::support::trace::{TraceProcessor, numbers};
+use crate::support::tracefs::Tracefs;
 use crate::support::{PATIENCE, Running, socket_folder};
 
 const FERRETTO: &str = env!("CARGO_BIN_EXE_ferretto");
@@ -33,17 +34,24 @@ int main(int argc, char **argv) {
 }
 "#;
 
-/// A folder with the program.
-struct Workshop(tempfile::TempDir);
+/// A folder with the program. `ferretto profile` of root records the kernel's events as well.
+struct Workshop(
+    tempfile::TempDir,
+    #[allow(dead_code, reason = "it is held")] Option<Tracefs>,
+);
 
 impl Workshop {
-    /// If this user may not profile, or if there is no compiler, prints that the test is skipped.
+    /// For a test that does not look at the kernel's events. If this user may not profile, or if there is no compiler, prints that the test is skipped.
     fn open() -> Option<Workshop> {
+        Workshop::with(Tracefs::share)
+    }
+
+    fn with(tracefs: fn() -> Option<Tracefs>) -> Option<Workshop> {
         crate::support::signals::as_usual();
         if !may_profile() {
             return None;
         }
-        let workshop = Workshop(socket_folder("profile-"));
+        let workshop = Workshop(socket_folder("profile-"), tracefs());
         let flags = ["-g", "-O1", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
         compile(workshop.0.path(), "hot", PROGRAM, &flags)?;
         Some(workshop)
@@ -164,7 +172,9 @@ fn highest(folded: &str) -> &str {
 
 #[test]
 fn the_hot_function_of_a_command_leads_and_its_exit_status_is_passed_on() {
-    let Some(workshop) = Workshop::open() else { return };
+    let Some(workshop) = Workshop::with(Tracefs::lock) else {
+        return;
+    };
     let (code, said) = workshop.ferretto("profile -F 99 -o trace.pftrace -- ./hot 7");
     assert_eq!(code, Some(7), "{said}");
     assert_eq!(leader(&said, "cpu-clock"), "hot_leaf", "{said}");

@@ -26,6 +26,14 @@ pub(crate) struct FakeService {
     host: HostConnection,
 }
 
+/// A program that a test beside this one starts has a copy of the socket until it runs. It keeps no connection open that has ended.
+impl Drop for FakeService {
+    fn drop(&mut self) {
+        self.stream.end_output();
+        self.stream.end_input();
+    }
+}
+
 impl FakeService {
     /// Makes the service, and the stream to it.
     pub(crate) fn new(services: &'static [&'static ServiceDescriptor]) -> (FakeService, Stream) {

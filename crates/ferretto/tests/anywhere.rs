@@ -146,18 +146,21 @@ fn four_threads_allocate_while_sessions_come_and_go_and_the_process_forks() {
             let until = Instant::now() + Duration::from_secs(1);
             let (recorded, children) = (AtomicUsize::new(0), AtomicUsize::new(0));
             on_threads(4 + 2, |thread| match thread {
-                0 => {
-                    while Instant::now() < until {
-                        let trace = finish(session());
-                        recorded.fetch_add(trace.counters, Ordering::Relaxed);
+                // Once at least, however long the start took.
+                0 => loop {
+                    let trace = finish(session());
+                    recorded.fetch_add(trace.counters, Ordering::Relaxed);
+                    if Instant::now() >= until {
+                        break;
                     }
-                }
-                1 => {
-                    while Instant::now() < until {
-                        assert_eq!(in_forked_child(|| allocate(10)), 0);
-                        children.fetch_add(1, Ordering::Relaxed);
+                },
+                1 => loop {
+                    assert_eq!(in_forked_child(|| allocate(10)), 0);
+                    children.fetch_add(1, Ordering::Relaxed);
+                    if Instant::now() >= until {
+                        break;
                     }
-                }
+                },
                 _ => {
                     while Instant::now() < until {
                         allocate(100);
@@ -296,7 +299,8 @@ fn handlers_may_interrupt_the_sdk_and_allocator_anywhere() {
         ferretto::initialize(Options::in_process());
         let until = Instant::now() + Duration::from_secs(1);
         let mut recorded = 0;
-        while Instant::now() < until {
+        // Once at least, however long the start took.
+        loop {
             let session = session();
             on_threads(4, |thread| {
                 tick("thread");
@@ -314,6 +318,9 @@ fn handlers_may_interrupt_the_sdk_and_allocator_anywhere() {
             let trace = finish(session);
             assert_eq!(trace.unmatched.0, 0, "{trace:?}");
             recorded += trace.named("tick");
+            if Instant::now() >= until {
+                break;
+            }
         }
         set_timer(Duration::ZERO);
         assert!(recorded > 0);
@@ -559,7 +566,8 @@ fn data_sources_and_descriptors_of_the_applications_own_bear_an_allocator_that_t
     in_own_process(
         "data_sources_and_descriptors_of_the_applications_own_bear_an_allocator_that_traces",
         || {
-            ferretto::initialize(Options::in_process());
+            // All that the threads write has room.
+            ferretto::initialize(Options::in_process().shared_memory_size(16 << 20));
             CUSTOM.register();
             let session = session();
             let custom = Session::in_process();

@@ -152,7 +152,7 @@ fn a_forked_child_does_not_find_the_loaders_lock_held_for_a_look_up() {
                 is_over.store(true, Ordering::Release);
             });
             assert!(all_ended, "a child has waited for the lock");
-            drop(finish(session));
+            session.stop_blocking().unwrap();
         },
     );
 }

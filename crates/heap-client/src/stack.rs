@@ -200,8 +200,14 @@ mod tests {
     fn another_stack_is_copied_up_to_the_first_page_that_is_not_there() {
         const PAGE: usize = 4096;
         let (memory, _) = system::map_private(3 * PAGE).expect("memory");
-        // SAFETY: unmaps the last page of a mapping of our own.
-        unsafe { system::unmap(memory.add(2 * PAGE).cast(), PAGE / 8) };
+        // Nobody may get the place of a page that is not there.
+        let take_away = |page: usize, pages: usize| {
+            // SAFETY: these pages are of a mapping of our own, to which nothing refers.
+            let taken =
+                unsafe { libc::mprotect(memory.add(page * PAGE).cast(), pages * PAGE, libc::PROT_NONE) };
+            assert_eq!(taken, 0);
+        };
+        take_away(2, 1);
         let from = memory as u64 + 96;
         // SAFETY: within the mapping, and aligned.
         unsafe { memory.add(96).cast::<u64>().write(7) };
@@ -220,8 +226,9 @@ mod tests {
             (words.len(), words[0], described),
             ((2 * PAGE - 96) / 8, 7, 2 * PAGE as u64 - 96)
         );
-        // SAFETY: unmaps the rest.
-        unsafe { system::unmap(memory.cast(), 2 * PAGE / 8) };
+        take_away(0, 2);
         assert_eq!(copied(extent), (vec![0; (2 * PAGE - 96) / 8], 1 << 32));
+        // SAFETY: nothing refers to it.
+        unsafe { system::unmap(memory.cast(), 3 * PAGE / 8) };
     }
 }

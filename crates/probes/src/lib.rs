@@ -20,4 +20,6 @@ pub mod sysfs_power;
 pub mod system_info;
 #[cfg(test)]
 mod test_files;
+#[cfg(test)]
+mod test_processes;
 mod time;

@@ -347,14 +347,14 @@ fn parts_of_a_cluster_find_each_other_by_what_they_advertise() {
     }
 }
 
-/// Returns the first of two ports, one after the other, that nobody has.
+/// Returns the first of two ports, one after the other, that nobody has. They are below those that the kernel gives to connections.
 fn free_ports(host: &str) -> u16 {
     let bind = |port: u16| std::net::TcpListener::bind(format!("{host}:{port}"));
-    (0..100)
-        .find_map(|_| {
-            let first = bind(0).ok()?;
-            let port = first.local_addr().ok()?.port();
-            bind(port.checked_add(1)?).ok()?;
+    let from = std::process::id() % 4000;
+    (from..from + 100)
+        .find_map(|place| {
+            let port = u16::try_from(22_000 + 2 * place).ok()?;
+            bind(port).and_then(|_first| bind(port + 1)).ok()?;
             Some(port)
         })
         .unwrap()

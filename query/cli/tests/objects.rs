@@ -283,20 +283,22 @@ fn a_server_that_stalls_is_waited_for_a_bounded_time() {
     let proxy = Proxy::start(bucket.address, [Fate::Pass]);
     Program::at(&bucket, proxy.address).answer(&["query", url, "select 1"]);
     let listings = proxy.served();
-    for (fates, message) in [
+    for (fates, timeout, message) in [
         (
             [Fate::Stall(0), Fate::Stall(0)],
+            "1s",
             "cannot be read, with server and credentials as AWS_* have them",
         ),
-        // It lists what there is, and stalls when tables are read.
+        // It lists what there is, in time, and stalls when tables are read.
         (
             [Fate::Stall(listings), Fate::Stall(0)],
+            "5s",
             "tables in object storage cannot be read: ",
         ),
     ] {
         let proxy = Proxy::start(bucket.address, fates);
         let mut program = Program::at(&bucket, proxy.address);
-        program.variables = vec![("AWS_TIMEOUT", "1s")];
+        program.variables = vec![("AWS_TIMEOUT", timeout)];
         program.fails(&["query", url, "select * from slice"], message);
     }
 }

@@ -173,10 +173,13 @@ fn a_service_that_is_not_there_is_named_and_its_clients_are_hung_up_on() {
     scene.host.wait();
     scene.address = free_address();
     scene.host = start_host(scene.folder.path(), &scene.address, &address, &scene.fleet.host());
-    let (_guest, socket) = scene.guest();
+    let (guest, socket) = scene.guest();
+    // Otherwise it might hang up before the client has said something.
+    guest.signal("-STOP");
     let mut client = UnixStream::connect(&socket).unwrap();
     client.set_read_timeout(Some(PATIENCE)).unwrap();
     client.write_all(b"hello").unwrap();
+    guest.signal("-CONT");
     assert!(matches!(client.read(&mut [0]), Ok(0)));
     scene.host.await_log(&format!(
         "the service at {address}: cannot connect: Connection refused"

@@ -16,6 +16,7 @@ use std::process::{Command, Stdio};
 use counts::{Counts, Inlined, Reading};
 
 use crate::perf::may_profile;
+use crate::support::tracefs::Tracefs;
 use crate::support::{PATIENCE, Running, socket_folder};
 
 const FERRETTO: &str = env!("CARGO_BIN_EXE_ferretto");
@@ -24,13 +25,20 @@ const FERRETTO: &str = env!("CARGO_BIN_EXE_ferretto");
 const LEAST: f64 = 0.01;
 
 /// A folder with a program and its profiles.
-struct Workshop(tempfile::TempDir);
+struct Workshop(
+    tempfile::TempDir,
+    #[allow(
+        dead_code,
+        reason = "it is held, because profiles have the kernel's events as well"
+    )]
+    Option<Tracefs>,
+);
 
 impl Workshop {
     /// If this user may not profile, prints that the test is skipped.
     fn open() -> Option<Workshop> {
         crate::support::signals::as_usual();
-        may_profile().then(|| Workshop(socket_folder("shares-")))
+        may_profile().then(|| Workshop(socket_folder("shares-"), Tracefs::share()))
     }
 
     fn path(&self, name: &str) -> PathBuf {

@@ -1,4 +1,4 @@
-//! Locks for resources that a machine has once. One test at a time holds a lock, among all processes and users.
+//! Locks for resources that a machine has once. One test at a time holds a lock, among all processes and users, or several share it.
 //!
 //! [`tracefs`](super::tracefs) and [`ui_port`](super::ui_port) use it.
 
@@ -10,8 +10,24 @@ use std::path::PathBuf;
 /// The lock, which is held while the file is open.
 pub(crate) type MachineLock = File;
 
-/// Waits for the lock. The file is always at the same place, because tests with different folders for temporary files share the machine nevertheless.
+/// Waits for the lock.
 pub(crate) fn lock(what: &str) -> MachineLock {
+    let file = open(what);
+    let locked = file.lock();
+    locked.unwrap_or_else(|error| panic!("the lock of {what}: {error}"));
+    file
+}
+
+/// Waits until nobody holds the lock, but for others that share it.
+pub(crate) fn share(what: &str) -> MachineLock {
+    let file = open(what);
+    let locked = file.lock_shared();
+    locked.unwrap_or_else(|error| panic!("the lock of {what}: {error}"));
+    file
+}
+
+/// Opens the file of a lock. It is always at the same place, because tests with different folders for temporary files share the machine nevertheless.
+fn open(what: &str) -> File {
     let path = PathBuf::from(format!("/tmp/ferretto-tests.{what}.lock"));
     // Locking needs no permission to write, so it does not matter which user created the file.
     let opened = loop {
@@ -29,8 +45,5 @@ pub(crate) fn lock(what: &str) -> MachineLock {
             made => break made.map_err(|error| error.error),
         }
     };
-    let lock = opened.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    lock.lock()
-        .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    lock
+    opened.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }

@@ -23,6 +23,11 @@ impl Tracefs {
         Tracefs::is_usable().then(|| Tracefs(machine_lock::lock("tracefs")))
     }
 
+    /// As [`Tracefs::lock`], but several tests may share it. They record from the kernel without looking at its events, which they take from each other.
+    pub(crate) fn share() -> Option<Tracefs> {
+        Tracefs::is_usable().then(|| Tracefs(machine_lock::share("tracefs")))
+    }
+
     /// Whether tests can use tracefs; enough for tests with an instance of their own. If not, prints that the test is skipped.
     pub(crate) fn is_usable() -> bool {
         let control = Path::new(MOUNT_POINT).join("tracing_on");

@@ -29,7 +29,7 @@ data_sources { config {
 data_sources { config { name: "linux.sys_stats" sys_stats_config { meminfo_period_ms: 20 vmstat_period_ms: 20 stat_period_ms: 20 } } }
 data_sources { config { name: "linux.system_info" } }
 unique_session_name: "trace-files"
-duration_ms: 500
+duration_ms: 2000
 "#;
 
 const KERNEL_EVENTS: &str = r#"

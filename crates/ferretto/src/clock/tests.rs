@@ -229,18 +229,16 @@ fn threads_have_the_same_time() {
     if !has_counter() {
         return;
     }
-    let mut mine = Anchor::EXPIRED;
-    let mut last = 0;
     // Repeats until there is a piece.
-    while mine.now().is_none() {
-        last = mine.renew(last);
-    }
-    let theirs = thread::spawn(|| {
+    let renewed = || {
         let mut anchor = Anchor::EXPIRED;
-        anchor.renew(0);
+        while anchor.now().is_none() {
+            anchor.renew(0);
+        }
         anchor
-    });
-    let theirs = theirs.join().expect("the other thread");
+    };
+    let mine = renewed();
+    let theirs = thread::spawn(renewed).join().expect("the other thread");
     // Both threads have the same piece, unless the first piece is over. Then the second one begins where the first ended.
     assert!(
         theirs == mine || theirs.ns >= mine.end(),

@@ -180,6 +180,7 @@ fn exit_with_another_thread(listen: fn(Receiver<SyncSender<()>>)) {
 #[test]
 fn the_hook_can_have_another_thread_finish() {
     let end = end_of("the_hook_can_have_another_thread_finish", || {
+        *WAIT.lock().expect("not poisoned") = Some(Duration::from_secs(60));
         exit_with_another_thread(|asked| {
             asked
                 .iter()

@@ -695,12 +695,14 @@ fn events_in_the_middle_of_others_are_counted_and_not_recorded() {
             f.write_str("text")
         }
     }
+    let recording = Recording::start(TrackEventConfig::default());
     let before = super::nested_events();
-    let packets = Recording::of(TrackEventConfig::default(), || {
+    on_a_thread(|| {
         trace_event_instant!("c", "Outer", "value" => crate::debug_annotation::display(Tracing));
     });
-    assert_eq!(Events::of(&packets).summary().len(), 1);
     assert_eq!(super::nested_events(), before + 1);
+    let packets = recording.finish();
+    assert_eq!(Events::of(&packets).summary().len(), 1);
 }
 
 #[test]

@@ -337,9 +337,11 @@ impl Drop for End {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::track_event::tests::alone;
 
     #[test]
     fn a_state_is_lent_to_one_at_a_time_and_comes_back_after_a_panic() {
+        let _alone = alone();
         let before = nested_events();
         assert_eq!(with(|_| with(|_| ())), Some(None));
         assert!(nested_events() > before, "other tests count too");
@@ -378,6 +380,7 @@ mod tests {
 
     #[test]
     fn a_confined_thread_has_its_state_and_knows_that_it_is_confined() {
+        let _alone = alone();
         std::thread::spawn(|| {
             let confined = confine();
             assert_eq!(which(), None, "none is made there");
@@ -401,6 +404,7 @@ mod tests {
 
     #[test]
     fn a_state_that_is_made_while_the_application_is_called_stays() {
+        let _alone = alone();
         std::thread::spawn(|| {
             let confined = confine();
             let inner = confine();
@@ -416,6 +420,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_forks_has_no_state_meanwhile() {
+        let _alone = alone();
         std::thread::spawn(|| {
             let (state, _) = which().unwrap();
             let forking = confine_for_fork();

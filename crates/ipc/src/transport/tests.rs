@@ -4,6 +4,7 @@
 mod socket_folder;
 
 use std::io::{Read, Seek};
+use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
 
 use socket_folder::socket_folder;
@@ -223,13 +224,11 @@ fn a_socket_that_somebody_listens_on_is_left_to_them() {
 
 #[test]
 fn names_that_are_no_files_have_one_listener_as_well() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let tcp = free.local_addr().unwrap().to_string();
-    drop(free);
-    let name = format!(
-        "@ferretto-test-twice-{}",
-        rustix::process::getpid().as_raw_nonzero()
-    );
+    let process = rustix::process::getpid().as_raw_pid();
+    let [.., high, low] = process.to_be_bytes();
+    // A host of this process alone.
+    let tcp = format!("127.1.{high}.{low}:20001");
+    let name = format!("@ferretto-test-twice-{process}");
     for name in [tcp, name] {
         let address: Address = name.parse().unwrap();
         let listener = Listener::bind(&address).unwrap();
@@ -329,12 +328,10 @@ fn connections_from_one_machine_have_one_host() {
 
 #[test]
 fn a_refused_tcp_connection_is_an_error_by_the_first_read() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = free.local_addr().unwrap().port();
-    drop(free);
+    let (_bound, address) = refusing("127.0.0.1");
     let failed = match Stream::connect(&Address::Tcp {
         host: "127.0.0.1".into(),
-        port,
+        port: address.port(),
     }) {
         Err(error) => error.is_unreachable(),
         Ok(mut client) => {
@@ -348,10 +345,17 @@ fn a_refused_tcp_connection_is_an_error_by_the_first_read() {
     assert!(failed);
 }
 
-/// An address of this loopback host at which nobody listens.
-fn refusing(host: &str) -> SocketAddr {
-    let free = std::net::TcpListener::bind((host, 0)).unwrap();
-    free.local_addr().unwrap()
+/// An address of this loopback host at which nobody listens. It belongs to the socket, so that nobody else will.
+fn refusing(host: &str) -> (OwnedFd, SocketAddr) {
+    let host: IpAddr = host.parse().unwrap();
+    let family = match host {
+        IpAddr::V4(_) => AddressFamily::INET,
+        IpAddr::V6(_) => AddressFamily::INET6,
+    };
+    let bound = rustix::net::socket(family, SocketType::STREAM, None).unwrap();
+    rustix::net::bind(&bound, &SocketAddr::from((host, 0))).unwrap();
+    let address = rustix::net::getsockname(&bound).unwrap().try_into().unwrap();
+    (bound, address)
 }
 
 #[test]
@@ -359,7 +363,7 @@ fn the_addresses_of_a_name_are_tried_until_one_accepts_on_the_same_descriptor() 
     let std_listener = std::net::TcpListener::bind("127.0.0.2:0").unwrap();
     let good = std_listener.local_addr().unwrap();
     let listener = Listener::from_fd(std_listener.into()).unwrap();
-    let mut addresses = vec![refusing("127.0.0.1"), refusing("127.0.0.1")];
+    let (mut bound, mut addresses): (Vec<_>, Vec<_>) = (0..2).map(|_| refusing("127.0.0.1")).unzip();
     for _ in 0..2 {
         let mut all = addresses.clone();
         all.push(good);
@@ -371,7 +375,11 @@ fn the_addresses_of_a_name_are_tried_until_one_accepts_on_the_same_descriptor() 
         assert_eq!((peer.ip().to_canonical(), peer.port()), (good.ip(), good.port()));
         // The same with both families.
         match std::net::TcpListener::bind("[::1]:0") {
-            Ok(_) => addresses.insert(0, refusing("::1")),
+            Ok(_) => {
+                let (socket, address) = refusing("::1");
+                bound.push(socket);
+                addresses.insert(0, address);
+            }
             Err(error) => return println!("skipped: this kernel has no IPv6: {error}"),
         }
     }

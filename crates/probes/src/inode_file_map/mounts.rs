@@ -165,6 +165,7 @@ mod tests {
 
     use super::*;
     use crate::test_files::{Mutator, TempDir};
+    use crate::test_processes::spawn;
 
     const TABLE: &str = "\
 21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
@@ -227,13 +228,12 @@ mod tests {
     #[test]
     fn the_table_is_read_again_once_something_was_mounted() {
         // A namespace of its own, where nobody else mounts anything.
-        let holder = Command::new("unshare")
-            .args(["--mount", "--propagation", "private", "cat"])
+        let mut cat = Command::new("unshare");
+        cat.args(["--mount", "--propagation", "private", "cat"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn();
-        let Ok(mut holder) = holder else {
+            .stderr(Stdio::null());
+        let Ok(mut holder) = spawn(&mut cat) else {
             println!("skipped: unshare is not installed");
             return;
         };
@@ -260,11 +260,12 @@ mod tests {
         };
         assert_eq!(look(5), (Some(5 * PERIOD), false));
         assert_eq!(look(8), (Some(5 * PERIOD), false), "nothing was mounted");
-        let mounted = Command::new("nsenter")
+        let mut mount = Command::new("nsenter");
+        mount
             .arg(format!("--mount=/proc/{}/ns/mnt", holder.id()))
             .args(["mount", "-t", "tmpfs", "none"])
-            .arg(dir.path())
-            .status();
+            .arg(dir.path());
+        let mounted = spawn(&mut mount).and_then(|mut mount| mount.wait());
         assert!(mounted.is_ok_and(|status| status.success()));
         assert_eq!(look(9), (Some(9 * PERIOD), true));
         assert_eq!(look(60), (Some(9 * PERIOD), true), "nothing else was mounted");

@@ -1,11 +1,13 @@
 //! A relay whose service has a name with several addresses.
 
 use std::io::Write;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 
 use ferretto_ipc::host::{HostLimits, PeerIdentitySource};
 use ferretto_ipc::ports::{PRODUCER_PORT, RELAY_PORT, ServiceDescriptor};
 use ferretto_ipc::{Address, HostConnection};
+use rustix::net::{AddressFamily, SocketType};
 
 use super::*;
 
@@ -24,6 +26,14 @@ fn relay_to(addresses: &[Address]) -> Relay {
     Relay::new(reactor, Vec::new(), machine, destination).unwrap()
 }
 
+/// An address of this loopback host at which nobody listens. It belongs to the socket, so that nobody else will.
+fn refusing(host: [u8; 4]) -> (OwnedFd, Address) {
+    let bound = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    rustix::net::bind(&bound, &SocketAddr::from((host, 0))).unwrap();
+    let address: SocketAddr = rustix::net::getsockname(&bound).unwrap().try_into().unwrap();
+    (bound, address.to_string().parse().unwrap())
+}
+
 /// Gives the relay a turn, with all that happens within 10 ms.
 fn turn(relay: &mut Relay) {
     let mut events = Events::new();
@@ -36,14 +46,13 @@ fn turn(relay: &mut Relay) {
 
 #[test]
 fn addresses_that_refuse_close_at_once_or_speak_otherwise_are_passed_over_at_once() {
-    let hosts = ["127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4"];
+    let hosts = ["127.0.0.2", "127.0.0.3", "127.0.0.4"];
     let listeners = hosts.map(|host| TcpListener::bind((host, 0)).unwrap());
-    let addresses = listeners
-        .each_ref()
-        .map(|listener| listener.local_addr().unwrap().to_string().parse().unwrap());
-    let [refuses, closes, babbles, serves] = listeners;
-    drop(refuses);
-    for listener in [&closes, &babbles, &serves] {
+    let of = |listener: &TcpListener| listener.local_addr().unwrap().to_string().parse().unwrap();
+    let [closes, babbles, serves] = &listeners;
+    let (_bound, refuses) = refusing([127, 0, 0, 1]);
+    let addresses = [refuses, of(closes), of(babbles), of(serves)];
+    for listener in &listeners {
         listener.set_nonblocking(true).unwrap();
     }
     let mut relay = relay_to(&addresses);
@@ -78,9 +87,8 @@ fn addresses_that_refuse_close_at_once_or_speak_otherwise_are_passed_over_at_onc
 
 #[test]
 fn when_no_address_works_the_log_says_why_of_each() {
-    let listeners = ["127.0.0.1", "127.0.0.2"].map(|host| TcpListener::bind((host, 0)).unwrap());
-    let addresses: [Address; 2] =
-        listeners.map(|listener| listener.local_addr().unwrap().to_string().parse().unwrap());
+    let refusing = [[127, 0, 0, 1], [127, 0, 0, 2]].map(refusing);
+    let addresses = refusing.each_ref().map(|(_, address)| address.clone());
     let mut relay = relay_to(&addresses);
     for _ in 0..TURNS {
         turn(&mut relay);

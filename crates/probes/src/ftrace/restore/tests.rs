@@ -3,10 +3,11 @@
 use super::journal::Orphan;
 use super::*;
 use crate::ftrace::test_instance::{TestDir, TestInstance};
+use crate::test_processes::{nobody_starts, spawn};
 use proptest::prelude::*;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 impl Restorer {
     /// Ends the restorer as a kill of the daemon does: nothing is put back, and the journal loses its owner.
@@ -50,25 +51,16 @@ fn any_record() -> impl Strategy<Value = Record> {
     ]
 }
 
-/// The settings that are put back from journals without an owner, once their locks are free; see [`await_orphan`].
-fn replay_orphans(journals: &JournalDir, dir: &TestDir) -> Vec<Replayed> {
-    if fs::read_dir(dir.path().join("journals")).unwrap().count() > 0 {
-        drop(await_orphan(journals));
-    }
+/// The settings that are put back from journals without an owner.
+fn replay_orphans(journals: &JournalDir) -> Vec<Replayed> {
+    let _unlocked = nobody_starts();
     replay(journals).unwrap()
 }
 
-/// The one journal without an owner, once its lock is free: a process that another test starts holds all descriptors of ours until it is
-/// a program of its own.
-fn await_orphan(journals: &JournalDir) -> Vec<Orphan> {
-    let until = Instant::now() + Duration::from_secs(120);
-    loop {
-        let orphans = journals.orphans().unwrap();
-        if !orphans.is_empty() || Instant::now() > until {
-            return orphans;
-        }
-        std::thread::yield_now();
-    }
+/// The journals without an owner.
+fn orphans(journals: &JournalDir) -> Vec<Orphan> {
+    let _unlocked = nobody_starts();
+    journals.orphans().unwrap()
 }
 
 proptest! {
@@ -85,22 +77,22 @@ proptest! {
         prop_assert!(journals.orphans().unwrap().is_empty(), "its owner lives");
         drop(journal);
 
-        let orphans = await_orphan(&journals);
-        prop_assert_eq!(orphans.len(), 1);
-        prop_assert_eq!(orphans[0].root(), Path::new("/some/where\tthere"));
-        prop_assert!(orphans[0].is_of_this_boot());
-        prop_assert_eq!(orphans[0].records().collect::<Vec<_>>(), records.clone());
+        let left = orphans(&journals);
+        prop_assert_eq!(left.len(), 1);
+        prop_assert_eq!(left[0].root(), Path::new("/some/where\tthere"));
+        prop_assert!(left[0].is_of_this_boot());
+        prop_assert_eq!(left[0].records().collect::<Vec<_>>(), records.clone());
 
         // A crash in the middle of a write leaves a line without its end.
-        let path = orphans[0].path().to_owned();
-        drop(orphans);
+        let path = left[0].path().to_owned();
+        drop(left);
         let mut text = fs::read_to_string(&path).unwrap();
         let header = text.find('\n').unwrap() + 1;
         let end = text.len().saturating_sub(cut).max(header);
         text.truncate(end - usize::from(!text.is_char_boundary(end)));
         fs::write(&path, &text).unwrap();
         let whole_lines = text.matches('\n').count() - 1;
-        let read: Vec<Record> = await_orphan(&journals)[0].records().collect();
+        let read: Vec<Record> = orphans(&journals)[0].records().collect();
         prop_assert_eq!(&read[..], &records[..whole_lines]);
     }
 }
@@ -175,7 +167,7 @@ fn a_journal_waits_for_its_tracefs_to_come_back() {
     let journals = JournalDir::at(dir.path().join("journals")).unwrap();
     drop(Journal::create(&journals, Path::new("/nonexistent")).unwrap());
     for _ in 0..2 {
-        let replayed = replay_orphans(&journals, &dir);
+        let replayed = replay_orphans(&journals);
         assert_eq!(replayed.len(), 1);
         assert!(matches!(replayed[0].errors[..], [TracefsError::NotMounted]));
     }
@@ -188,7 +180,7 @@ fn a_journal_goes_with_its_instance() {
     let instances = dir.path().join("instances");
     fs::create_dir(&instances).unwrap();
     drop(Journal::create(&journals, &instances.join("removed")).unwrap());
-    assert!(replay_orphans(&journals, &dir).is_empty());
+    assert!(replay_orphans(&journals).is_empty());
     assert_eq!(fs::read_dir(dir.path().join("journals")).unwrap().count(), 0);
 }
 
@@ -283,7 +275,7 @@ proptest! {
         prop_assert!(restorer.take_journal_error().is_none());
         let errors = if crashes {
             restorer.crash();
-            replay_orphans(&journals, &dir).into_iter().flat_map(|replayed| replayed.errors).collect()
+            replay_orphans(&journals).into_iter().flat_map(|replayed| replayed.errors).collect()
         } else {
             restorer.restore()
         };
@@ -322,7 +314,7 @@ fn after_a_crash_what_others_have_changed_since_is_left_alone() {
     restorer.crash();
 
     tracefs.set(&Setting::TraceClock, "mono").unwrap();
-    replay_orphans(&journals, &dir);
+    replay_orphans(&journals);
     assert_eq!(tracefs.get(&Setting::TraceClock).unwrap(), "mono");
     assert_eq!(tracefs.get(&Setting::BufferPercent).unwrap(), "50");
 }
@@ -351,11 +343,11 @@ fn a_journal_is_discarded_where_somebody_else_traces_by_now() {
             _ => {
                 let pipe = fs::File::open(tracefs.root().join("trace_pipe")).unwrap();
                 let mut sleep = std::process::Command::new("sleep");
-                reader = Some(sleep.arg("1000").stdin(pipe).spawn().unwrap());
+                reader = Some(spawn(sleep.arg("1000").stdin(pipe)).unwrap());
             }
         }
         fs::write(tracefs.root().join("trace_marker"), "theirs").unwrap();
-        let replayed = replay_orphans(&journals, &dir);
+        let replayed = replay_orphans(&journals);
         if let Some(mut reader) = reader {
             reader.kill().unwrap();
             reader.wait().unwrap();
@@ -462,7 +454,8 @@ fn a_daemon_that_was_killed_is_cleaned_up_after() {
     let before = instance.snapshot();
     let dir = TestDir::new();
     let path = dir.path().join("journals");
-    let mut child = Command::new(std::env::current_exe().unwrap())
+    let mut victim = Command::new(std::env::current_exe().unwrap());
+    victim
         .args([
             "--exact",
             "ftrace::restore::tests::victim",
@@ -472,9 +465,8 @@ fn a_daemon_that_was_killed_is_cleaned_up_after() {
         .env("FERRETTO_TEST_TRACEFS", instance.tracefs.root())
         .env("FERRETTO_TEST_JOURNALS", &path)
         .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+        .stdout(Stdio::piped());
+    let mut child = spawn(&mut victim).unwrap();
     let output = std::io::BufReader::new(child.stdout.take().unwrap());
     assert!(output.lines().any(|line| line.unwrap().contains("changed")));
     let journals = JournalDir::at(&path).unwrap();

@@ -3,6 +3,7 @@
 use super::*;
 use crate::ftrace::reader::{BATCH_PAGES, CpuBuffer, PagePool};
 use crate::ftrace::test_instance::TestInstance;
+use crate::test_processes::nobody_starts;
 use std::io::Write;
 
 #[test]
@@ -112,6 +113,7 @@ fn what_is_closed_or_forgotten_is_not_reported() {
     };
     let kept = buffers.pop().unwrap();
     fill(&instance, &buffers);
+    let _closed_at_once = nobody_starts();
     buffers.clear();
     watermarks.forget(kept.as_fd());
     assert!(!is_readable(&watermarks));

@@ -4,6 +4,7 @@ use super::super::super::fixtures::{live_table, tracefs};
 use super::super::super::test_instance::all_events;
 use super::super::super::typed;
 use super::*;
+use crate::test_processes::spawn;
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read as _};
@@ -81,7 +82,13 @@ fn every_event_of_the_running_kernel_is_decoded() {
     instance.write("events/enable", "1");
     instance.write("tracing_on", "1");
     for _ in 0..3 {
-        assert!(Command::new("true").status().unwrap().success());
+        assert!(
+            spawn(&mut Command::new("true"))
+                .unwrap()
+                .wait()
+                .unwrap()
+                .success()
+        );
     }
     instance.write("trace_marker", "seen");
     instance.write("tracing_on", "0");

@@ -183,6 +183,7 @@ fn watched_buffers_are_closed_with_their_session() {
     let root = recorder.instance.tracefs.root().to_owned();
     let busy = fs::remove_dir(&root).unwrap_err();
     assert_eq!(busy.kind(), std::io::ErrorKind::ResourceBusy);
+    let _closed_at_once = nobody_starts();
     recorder.stop(FIRST);
     fs::remove_dir(&root).unwrap();
 }

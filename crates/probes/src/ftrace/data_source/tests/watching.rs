@@ -181,11 +181,8 @@ fn events_that_others_take_are_counted_and_the_taker_is_named() {
         .open(recorder.instance.tracefs.root().join("trace_pipe"))
         .unwrap();
     // The reader can be any other process that has the file open at the time; the test's own stands for one.
-    let mut other = std::process::Command::new("sleep")
-        .arg("1000")
-        .stdin(pipe.try_clone().unwrap())
-        .spawn()
-        .unwrap();
+    let mut sleep = std::process::Command::new("sleep");
+    let mut other = spawn(sleep.arg("1000").stdin(pipe.try_clone().unwrap())).unwrap();
     let mut taken = vec![0; 1 << 16];
     let length = pipe.read(&mut taken).unwrap();
     let taken = String::from_utf8_lossy(&taken[..length]).matches("mine").count();

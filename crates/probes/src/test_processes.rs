@@ -1,0 +1,19 @@
+//! Programs that tests start. Until such a process runs its program it has copies of all descriptors of this process: files that another test has closed
+//! are still open, and locked, for a moment.
+
+use std::io;
+use std::process::{Child, Command};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+
+static STARTS: RwLock<()> = RwLock::new(());
+
+/// Starts a program, and returns when it runs. Waits for the tests during which none may start.
+pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
+    let _starting = STARTS.write().unwrap_or_else(PoisonError::into_inner);
+    command.spawn()
+}
+
+/// As long as this is held, no test starts a program, and what was closed is closed. One thread must not hold two.
+pub(crate) fn nobody_starts() -> RwLockReadGuard<'static, ()> {
+    STARTS.read().unwrap_or_else(PoisonError::into_inner)
+}
