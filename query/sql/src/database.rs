@@ -15,7 +15,7 @@ use datafusion::datasource::{MemTable, TableProvider};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::LogicalPlanBuilder;
-use datafusion::optimizer::Analyzer;
+use datafusion::optimizer::{Analyzer, Optimizer};
 use datafusion::prelude::{DataFrame, ParquetReadOptions, SessionConfig, SessionContext, lit};
 use datafusion::scalar::ScalarValue;
 use ferretto_tables::{PartitionedFolder, TABLES, Table, traces_in};
@@ -29,6 +29,7 @@ use crate::defined::{Definitions, Expand};
 use crate::dialect::{self, Macros, Parsed};
 use crate::error::Error;
 use crate::functions::Mixed;
+use crate::implied::Implied;
 use crate::many::{self, FirstIds, Traces};
 use crate::objects::ObjectFolder;
 use crate::{functions, planning, span_join, views};
@@ -224,11 +225,20 @@ impl Database {
         rules.insert(0, Arc::new(Expand));
         rules.insert(1, Arc::new(Lift));
         rules.insert(2, Arc::new(Mixed));
+        let mut optimizer = Optimizer::new().rules;
+        let moved = optimizer
+            .iter()
+            .position(|rule| rule.name() == "push_down_filter");
+        optimizer.insert(
+            moved.map_or(optimizer.len(), |place| place + 1),
+            Arc::new(Implied),
+        );
         let state = SessionStateBuilder::new()
             .with_config(config)
             .with_runtime_env(runtime)
             .with_default_features()
             .with_analyzer_rules(rules)
+            .with_optimizer_rules(optimizer)
             .build();
         let (state, runs) = match &options.engine {
             Some(engine) => (engine.take_over(state)?, Runs::Elsewhere),

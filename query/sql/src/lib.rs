@@ -15,6 +15,7 @@ mod dialect;
 mod error;
 mod examples;
 mod functions;
+mod implied;
 mod many;
 mod objects;
 mod planning;

@@ -23,7 +23,7 @@ use crate::database::Runs;
 /// The ids that a trace may have before they meet those of the next.
 pub(crate) const IDS_OF_A_TRACE: i64 = 1_000_000_000_000;
 /// The function that gives the first id of a trace. That a session has it says that its tables have many traces.
-const FIRST_ID: &str = "ferretto_first_id";
+pub(crate) const FIRST_ID: &str = "ferretto_first_id";
 
 /// Whether tables have one trace or many, which then have the columns `date`, `machine` and `trace`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -95,12 +95,12 @@ pub const VIEWS: &[View] = &[
     view(
         "sched_latency_for_running_interval",
         "For each time that a thread ran, how long it had been runnable before.",
-        "select running.id as thread_state_id, sched_slice.id as sched_id, running.utid as utid, before.id as runnable_latency_id, before.dur as latency_dur{before}
+        "select running.id as thread_state_id, sched_slice.id as sched_id, running.utid as utid, before.id as runnable_latency_id, before.dur as latency_dur{running}
         from (
             select id, utid, ts, dur, state, max(case when state != 'Running' then id end) over (partition by utid{} order by id) as before_id{}
             from thread_state where state in ('R', 'R+', 'Running') and dur != -1) as running
-        join thread_state as before on running.before_id = before.id{running=before}
-        join sched_slice on running.utid = sched_slice.utid and running.ts = sched_slice.ts and running.dur = sched_slice.dur{before=sched_slice}
+        join thread_state as before on running.before_id = before.id and running.utid = before.utid{running=before}
+        join sched_slice on running.utid = sched_slice.utid and running.ts = sched_slice.ts and running.dur = sched_slice.dur{running=sched_slice}
         where running.state = 'Running'",
     ),
     view(

@@ -198,6 +198,53 @@ async fn a_condition_on_a_view_leaves_out_files_of_all_its_tables() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_ids_imply_of_traces_is_not_compared() {
+    let (_scratch, _, tables) = some(3);
+    let mut all = open(&tables).await;
+    for sql in [
+        "select sum(latency_dur), count(sched_id) from sched_latency_for_running_interval",
+        "select thread_name, sum(dur) from thread_slice group by 1",
+        "select count(*) from slice a left join thread_track b on a.track_id = b.id and a.trace = b.trace and a.date = b.date",
+        "select sum(n) from (select count(*) over (partition by utid, machine, trace order by ts) as n from sched)",
+    ] {
+        let plan = ask(&mut all, &format!("explain {sql}")).await.join("\n");
+        let plan = plan.replace("\\n", "\n");
+        let compares = |line: &&str| {
+            let compares = ["Join", "Window", "Sort", "Repartition"]
+                .iter()
+                .any(|it| line.contains(it));
+            compares && ["machine@", "trace@", "date@"].iter().any(|it| line.contains(it))
+        };
+        assert_eq!(plan.lines().find(compares), None, "{sql}: {plan}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn numbers_that_are_no_ids_imply_nothing() {
+    let (_scratch, _, tables) = some(3);
+    let mut all = open(&tables).await;
+    let threads = ask(&mut all, "select count(*) from thread").await;
+    let squares = ask(
+        &mut all,
+        "select sum(n * n) from (select count(*) as n from thread group by trace)",
+    )
+    .await;
+    let own = "(select utid % 1000000000000 as utid, date, machine, trace from thread)";
+    for (sql, rows) in [
+        (format!("select count(*) from {own} a join {own} b on a.utid = b.utid and a.trace = b.trace"), &threads),
+        (format!("select count(*) from (select utid, count(*) over (partition by utid, trace) as n from {own}) where n = 1"), &threads),
+        // The trace is not that of the thread whose id it is beside.
+        ("select count(*) from (select a.utid, b.trace from thread a, thread b) x join thread y on x.utid = y.utid and x.trace = y.trace".to_owned(), &squares),
+        // Joins that keep rows fill ids with nulls.
+        ("select count(*) from (select count(*) over (partition by b.utid, b.trace, a.utid, a.trace) as n from thread a left join thread b on a.utid = b.utid and b.utid < 0) where n = 1".to_owned(), &threads),
+        ("select count(*) from (select count(*) over (partition by b.utid, a.trace) as n from thread a left join thread b on a.utid = b.utid and b.utid < 0) where n = (select max(n) from (select count(*) as n from thread group by trace))".to_owned(),
+            &ask(&mut all, "select sum(n) from (select count(*) as n from thread group by trace) where n = (select max(n) from (select count(*) as n from thread group by trace))").await),
+    ] {
+        assert_eq!(&ask(&mut all, &sql).await, rows, "{sql}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn ids_of_one_trace_lead_nowhere_else() {
     let (_scratch, traces, tables) = some(3);
     let mut all = open(&tables).await;
