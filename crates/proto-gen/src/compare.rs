@@ -12,7 +12,9 @@ use buffa_codegen::generated::descriptor::{
 use crate::prune::full_name;
 
 /// Fields of our own in messages of theirs: name of the message and number of the field.
-const OUR_EXTENSIONS: [(&str, &str); 7] = [
+const OUR_EXTENSIONS: [(&str, &str); 9] = [
+    (".perfetto.protos.PerfEventConfig.Scope", "9901"),
+    (".perfetto.protos.PerfSampleDefaults", "9901"),
     (".perfetto.protos.PerfSample.ProducerEvent", "9901"),
     (".perfetto.protos.ProfilePacket.ProcessHeapSamples", "9901"),
     (".perfetto.protos.TracePacket", "9901"),
