@@ -13,7 +13,8 @@ pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
     command.spawn()
 }
 
-/// As long as this is held, no test starts a program, and what was closed is closed. One thread must not hold two.
+/// While this guard is held, no test starts a program, so no process has a copy of a descriptor that was closed. A thread holds one guard at a time: it
+/// would wait for ever for a second one behind a test that wants to start a program.
 pub(crate) fn nobody_starts() -> RwLockReadGuard<'static, ()> {
     STARTS.read().unwrap_or_else(PoisonError::into_inner)
 }
