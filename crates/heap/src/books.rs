@@ -6,7 +6,7 @@
 //!
 //! The caller bounds live allocations, by `Books::live`, and call stacks, which [`Interning`](ferretto_profile::interning::Interning) numbers.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use ferretto_profile::interning::CallstackId;
 
@@ -15,8 +15,9 @@ use crate::config::Recorded;
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub struct Books {
-    live: HashMap<u64, Live>,
-    places: HashMap<CallstackId, u32>,
+    /// With a quick hash, which begins with random numbers: a client chooses its addresses.
+    live: foldhash::HashMap<u64, Live>,
+    places: foldhash::HashMap<CallstackId, u32>,
     stacks: Vec<Stack>,
     /// Counts what was entered.
     clock: u64,

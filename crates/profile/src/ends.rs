@@ -5,8 +5,6 @@
 //! on uncounted. In the third case a record of the new program follows; in the second it comes before the end. Source: `begin_new_exec` in the kernel's
 //! `fs/exec.c`.
 
-use std::collections::HashMap;
-
 /// Ends that are remembered at a time.
 const MOST: usize = 1024;
 
@@ -17,10 +15,10 @@ const LOOKS: u32 = 3;
 /// See the [module](self). Times are on the clock of samples.
 #[derive(Debug, Default)]
 pub(crate) struct Ends {
-    ends: HashMap<i32, End>,
+    ends: foldhash::HashMap<i32, End>,
     /// When processes last gave a sign of life, as far as the present reading of all rings has found it. Rings are read one after the other, so it may be
     /// found before an end that is older.
-    lived: HashMap<i32, u64>,
+    lived: foldhash::HashMap<i32, u64>,
 }
 
 #[derive(Debug)]

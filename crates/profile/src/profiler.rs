@@ -3,7 +3,7 @@
 //! [`thread`](crate::thread) gives it turns. A turn reads what is in the rings. It unwinds samples where they are for the first 5 ms, copies later ones
 //! into the [`Queue`], and begins with none of the queue after 10 ms. A single sample whose files have to be read can take longer.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::io;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -63,7 +63,7 @@ struct Samples {
     /// `None` if samples have no stacks.
     stacks: Option<(StacksConfig, Stacks)>,
     filter: ProcessFilter,
-    verdicts: HashMap<i32, Verdict>,
+    verdicts: foldhash::HashMap<i32, Verdict>,
     queue: Queue,
     /// Of processes that are in scope.
     kept: u64,
@@ -109,7 +109,7 @@ impl Profiler {
                     let known = Stacks::new(stacks.user);
                     (stacks, known)
                 }),
-                verdicts: HashMap::new(),
+                verdicts: foldhash::HashMap::default(),
                 kept: 0,
                 samples_all_work: sampling.is_some_and(|sampling| {
                     config.leader.is_clock() || matches!(sampling.interval, Interval::Frequency(_))

@@ -8,7 +8,6 @@
 //! bounded number of reads, and no new read starts after 500 ms. [`LoadRequest`](ferretto_unwind::LoadRequest) lists the reads that may still wait
 //! for somebody else, and then hold up the thread of the instance. So may reading command lines, if the config chooses processes by them.
 
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use ferretto_ipc::reactor::boot_now;
@@ -112,7 +111,7 @@ pub struct Stacks {
 struct KernelFrames {
     /// Read before the first sample.
     symbols: Option<KernelSymbols>,
-    numbers: HashMap<u64, FrameId>,
+    numbers: foldhash::HashMap<u64, FrameId>,
     name: String,
 }
 
@@ -358,7 +357,7 @@ impl Stacks {
         }
         let work = WorkBudget::new(known.work);
         // The files that had to be read for this sample, within bounds that no honest program reaches.
-        let began = Instant::now();
+        let mut patience = Patience::default();
         let mut loads = 0;
         let mut has_refreshed = false;
         let mut has_rest = false;
@@ -370,14 +369,14 @@ impl Stacks {
                 rest: &self.pages,
             };
             match method.unwind(&mut self.unwinder, process, &stack, &work, &mut self.frames) {
-                End::ModuleNeeded(mapping) if loads < MOST_LOADS && began.elapsed() < MOST_TIME => {
+                End::ModuleNeeded(mapping) if loads < MOST_LOADS && patience.lasts() => {
                     loads += 1;
                     process.load(mapping, &self.cache);
                 }
                 End::StackEnds(address)
                     if sample.is_stack_cut
                         && self.pages.len() < MOST_PAGES
-                        && began.elapsed() < MOST_TIME
+                        && patience.lasts()
                         && (has_rest || process.is_active(&self.frames, &stack)) =>
                 {
                     has_rest = true;
@@ -415,7 +414,7 @@ impl Stacks {
             if let Some(mapping) = self.frames[index].mapping
                 && process.module(mapping).is_none()
                 && loads < MOST_LOADS
-                && began.elapsed() < MOST_TIME
+                && patience.lasts()
             {
                 loads += 1;
                 process.load(mapping, &self.cache);
@@ -432,7 +431,7 @@ impl Stacks {
                 Some(of_frame) => *of_frame,
                 None => {
                     // A name that would have to be read now is there for a later sample.
-                    let reading = match began.elapsed() < MOST_TIME {
+                    let reading = match patience.lasts() {
                         true => Reading::Files,
                         false => Reading::Nothing,
                     };
@@ -455,6 +454,16 @@ impl Stacks {
             None => Problem::Error(error),
             Some(reason) => Problem::Explained(error, reason),
         })
+    }
+}
+
+/// The time for the reads of one sample. It begins with the first of them, because most samples need none.
+#[derive(Debug, Default)]
+struct Patience(Option<Instant>);
+
+impl Patience {
+    fn lasts(&mut self) -> bool {
+        self.0.get_or_insert_with(Instant::now).elapsed() < MOST_TIME
     }
 }
 

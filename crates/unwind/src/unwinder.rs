@@ -246,8 +246,7 @@ impl Unwinder {
         }
         let address = lookup.wrapping_add(region.to_module);
         let place = (address ^ region.serial << 5) as usize % RULES;
-        let cached = &self.rules[place];
-        let stepped = if cached.address == address && cached.serial == region.serial {
+        let stepped = if let Some(cached) = self.cached(place, region.serial, address) {
             if cached.rule.kind == RuleKind::Evaluated {
                 self.evaluate(sample, index, address, registers)?
             } else {
@@ -257,6 +256,8 @@ impl Unwinder {
             let tables = tables(sample.process, index)?;
             match tables.rule(address, &mut self.context, sample.work) {
                 Ok(rule) => {
+                    // The rule that was here moves to the neighbour.
+                    self.rules[place ^ 1] = self.rules[place];
                     self.rules[place] = Cached {
                         serial: region.serial,
                         address,
@@ -287,6 +288,15 @@ impl Unwinder {
             Stop::Broken => End::Inconsistent(index),
             Stop::OverBudget => End::OverBudget(index),
         })
+    }
+
+    /// The rule for an address, which is in its place or in the neighbour's: two that share a place do not drive each other out.
+    #[inline]
+    fn cached(&self, place: usize, serial: u64, address: u64) -> Option<&Cached> {
+        let places = [place, place ^ 1].into_iter();
+        places
+            .map(|place| &self.rules[place])
+            .find(|cached| cached.address == address && cached.serial == serial)
     }
 
     fn evaluate(

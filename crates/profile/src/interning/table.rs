@@ -4,13 +4,13 @@
 //! [removed](Table::retain).
 
 use std::borrow::Borrow;
-use std::collections::HashMap;
 use std::hash::Hash;
 
 /// See the [module](self). A key is cheap to clone.
 #[derive(Debug)]
 pub(super) struct Table<K> {
-    numbers: HashMap<K, u64>,
+    /// With a quick hash, which begins with random numbers.
+    numbers: foldhash::HashMap<K, u64>,
     /// The same, by number.
     entries: Vec<(u64, K)>,
     /// How many of these readers know.
@@ -21,7 +21,7 @@ pub(super) struct Table<K> {
 impl<K> Default for Table<K> {
     fn default() -> Table<K> {
         Table {
-            numbers: HashMap::new(),
+            numbers: foldhash::HashMap::default(),
             entries: Vec::new(),
             told: 0,
             last: 0,

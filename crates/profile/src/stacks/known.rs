@@ -2,7 +2,6 @@
 //!
 //! [`Stacks`](super::Stacks) keeps them. The mappings of a process are read when its first sample needs them.
 
-use std::collections::HashMap;
 use std::io;
 
 use ferretto_ipc::reactor::boot_now;
@@ -40,8 +39,9 @@ pub(super) struct Known {
     pub(super) work: u32,
     /// The generation of the process that the numbers are of.
     pub(super) generation: u64,
-    /// By address, and whether it is the return address of a call.
-    pub(super) numbers: HashMap<(u64, bool), Numbered>,
+    /// By address, and whether it is the return address of a call. Each frame of each sample looks here, so the hash is a quick one; it begins with
+    /// random numbers, which a process that chooses its addresses does not know.
+    pub(super) numbers: foldhash::HashMap<(u64, bool), Numbered>,
 }
 
 /// The state of a process's mappings.
@@ -66,7 +66,7 @@ impl Known {
             recent: Vec::new(),
             work: WorkBudget::FOR_SAMPLE,
             generation: 0,
-            numbers: HashMap::new(),
+            numbers: foldhash::HashMap::default(),
         }
     }
 
