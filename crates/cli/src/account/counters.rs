@@ -13,15 +13,12 @@ use ferretto_service::limits;
 use super::evidence::SourceOf;
 use super::{Account, Baseline, Case, LastFlush, Severity, Wording, listed, roomy};
 use crate::config::advice::LARGE_BUFFER_KB;
-use crate::config::length::Length;
+use crate::config::length::{Length, file_write_period};
 use crate::figures::{Bytes, Counted};
 
 /// The default size of a producer's shared memory, and the largest that the service grants.
 const DEFAULT_SHM_KB: u64 = limits::DEFAULT_SMB_SIZE as u64 / 1024;
 const MAX_SHM_KB: u64 = limits::MAX_SMB_SIZE as u64 / 1024;
-/// The default period of writing into a file, and the shortest.
-const DEFAULT_FILE_WRITE_PERIOD_MS: u32 = limits::DEFAULT_FILE_WRITE_PERIOD.as_millis() as u32;
-const MIN_FILE_WRITE_PERIOD_MS: u32 = limits::MIN_FILE_WRITE_PERIOD.as_millis() as u32;
 const DEFAULT_FLUSH_TIMEOUT_MS: u32 = limits::DEFAULT_FLUSH_TIMEOUT.as_millis() as u32;
 
 /// Judges the counters of one session.
@@ -189,11 +186,8 @@ impl<'a> Counters<'a> {
 
     /// Advises on a buffer that the service reads while it records.
     fn write_more_often(&self, index: usize, buffer: &BufferStats) -> String {
-        let period = self
-            .config
-            .file_write_period_ms
-            .unwrap_or(DEFAULT_FILE_WRITE_PERIOD_MS);
-        let shorter = (period / 2).max(MIN_FILE_WRITE_PERIOD_MS);
+        let period = file_write_period(self.config).as_millis();
+        let shorter = (period / 2).max(limits::MIN_FILE_WRITE_PERIOD.as_millis());
         let larger = self.larger_buffer(index, buffer, "");
         if shorter < period && self.wording == Wording::Config {
             format!("lower file_write_period_ms from {period} to {shorter}, or {larger}")

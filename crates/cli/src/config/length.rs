@@ -1,4 +1,4 @@
-//! How long a config records, and whether its ring buffers may therefore overwrite data.
+//! How long a config records, how often a file is written meanwhile, and whether ring buffers may therefore overwrite data.
 //!
 //! The recording, the [`account`](crate::account) of its losses and the [`advice`](super::advice) on its config call it, so these agree.
 
@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ferretto_proto::messages::TraceConfig;
 use ferretto_proto::messages::trace_config::trigger_config::TriggerMode;
+use ferretto_service::limits;
 
 use super::refusals::takes_snapshots;
 
@@ -50,6 +51,14 @@ impl Length {
     /// from beginning to end, so data that a ring overwrites are lost.
     pub(crate) fn keeps_the_newest(self, config: &TraceConfig) -> bool {
         self == Length::UntilStopped && config.write_into_file != Some(true)
+    }
+}
+
+/// Returns the period in which data go from the buffers into a file that is written while recording.
+pub(crate) fn file_write_period(config: &TraceConfig) -> Duration {
+    match config.file_write_period_ms {
+        None | Some(0) => limits::DEFAULT_FILE_WRITE_PERIOD,
+        Some(ms) => limits::MIN_FILE_WRITE_PERIOD.max(Duration::from_millis(ms.into())),
     }
 }
 

@@ -43,6 +43,7 @@ use super::{FAILURE, INCOMPLETE, NOT_ATTACHED, Program, SUCCESS, signals, trigge
 use crate::account::LastFlush;
 use crate::account::counters::bytes_written;
 use crate::config::config_source::WrittenConfig;
+use crate::config::length::file_write_period;
 use crate::figures::{Bytes, Elapsed};
 use crate::service::{FindService, Service, unreachable};
 use accounting::Knowledge;
@@ -150,6 +151,7 @@ pub(super) fn record(
         progress: Progress::new(),
         output,
         output_failure: None,
+        most_bytes: None,
         reports,
         console,
         endpoint: None,
@@ -205,6 +207,8 @@ struct Recorder<'a> {
     output: Option<Output>,
     /// The reason why the output is incomplete.
     output_failure: Option<String>,
+    /// The size at which the file that this process writes in the service's place ends the recording.
+    most_bytes: Option<u64>,
     /// The reports to processes that still wait for the start.
     reports: Vec<StartReport>,
     console: &'a mut Console,
@@ -353,6 +357,9 @@ impl Recorder<'_> {
             });
         match connected {
             Ok((service, endpoint)) => {
+                if !service.consumer_socket.is_unix() {
+                    self.write_for_the_service();
+                }
                 self.service = Some(service);
                 self.endpoint = Some(endpoint);
             }
@@ -361,6 +368,22 @@ impl Recorder<'_> {
                 self.session.disconnected();
             }
         }
+    }
+
+    /// Has this process write the file that the service is to write: no descriptor of it can be sent over this connection.
+    fn write_for_the_service(&mut self) {
+        let asked = &self.knowledge.config;
+        if self.job != Job::Record || self.output.is_none() || asked.write_into_file != Some(true) {
+            return;
+        }
+        self.session.read_meanwhile(file_write_period(asked));
+        let most = asked.max_file_size_bytes.filter(|most| *most != 0);
+        self.most_bytes = most;
+        self.config = TraceConfig {
+            write_into_file: None,
+            ..asked.clone()
+        }
+        .encode_to_vec();
     }
 
     fn report(&mut self, status: StartStatus, reason: &str) {

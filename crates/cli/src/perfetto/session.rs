@@ -4,7 +4,8 @@
 //! end are those of upstream's `perfetto_cmd.cc`:
 //!
 //! connect → `EnableTracing` → (the service answers it when the recording is over) → `ReadBuffers` until the last packet, unless the service wrote
-//! the file → stats for the summary. A signal before the end leads to a `Flush`, then to `DisableTracing`, and then to the same steps, so that the
+//! the file → stats for the summary. If the service should write the file but cannot be given its descriptor, the buffers are also read
+//! [meanwhile](Session::read_meanwhile). A signal before the end leads to a `Flush`, then to `DisableTracing`, and then to the same steps, so that the
 //! data are kept. The same signal a second time gives up at once, as in upstream.
 //!
 //! Times are since any fixed moment of a clock that the caller chooses.
@@ -154,6 +155,8 @@ pub(crate) struct Parameters {
     /// The additional time that the service may take to flush and to stop.
     pub(crate) stop_allowance: Duration,
     pub(crate) writer: Writer,
+    /// The period of reading the buffers while recording; `None` if they are read at the end only.
+    pub(crate) read_period: Option<Duration>,
     /// Whether somebody needs the service's notifications.
     pub(crate) observer: Observer,
     /// The period of requesting stats while recording.
@@ -195,6 +198,7 @@ impl Parameters {
                 + ms(config.data_source_stop_timeout_ms)
                 + SERVICE_GRACE,
             writer: Self::writer(config),
+            read_period: None,
             observer,
             progress_period,
             acceptance,
@@ -244,6 +248,9 @@ pub(crate) struct Session {
     /// The time at which the service counts as hung.
     give_up_at: Option<Duration>,
     next_stats_at: Option<Duration>,
+    next_read_at: Option<Duration>,
+    /// `ReadBuffers` that have not been answered to their end.
+    pending_reads: u32,
     stats: Option<TraceStats>,
     /// The service-wide counters in the first stats, for a session that began here.
     baseline: Option<Baseline>,
@@ -263,6 +270,8 @@ impl Session {
             wishes: Wishes::default(),
             give_up_at: None,
             next_stats_at: None,
+            next_read_at: None,
+            pending_reads: 0,
             stats: None,
             baseline: None,
             started_at: None,
@@ -291,7 +300,7 @@ impl Session {
             | Phase::Disabling => None,
             Phase::Finished => return None,
         };
-        [phase, self.give_up_at, self.next_stats_at]
+        [phase, self.give_up_at, self.next_stats_at, self.next_read_at]
             .into_iter()
             .flatten()
             .min()
@@ -329,6 +338,12 @@ impl Session {
     /// Returns the expected length of the recording.
     pub(crate) fn duration(&self) -> Option<Duration> {
         self.parameters.duration
+    }
+
+    /// Reads the buffers in this period while recording, too: what the service cannot write into the file by itself, for it has no descriptor of it.
+    pub(crate) fn read_meanwhile(&mut self, period: Duration) {
+        self.parameters.writer = Writer::Us;
+        self.parameters.read_period = Some(period);
     }
 
     /// Notes that the connection is up and the service bound.
@@ -374,6 +389,17 @@ impl Session {
             .duration
             .map(|duration| now + duration + self.parameters.stop_allowance);
         self.next_stats_at = self.parameters.progress_period.map(|period| now + period);
+        self.plan_read(now);
+    }
+
+    fn plan_read(&mut self, now: Duration) {
+        self.next_read_at = self.parameters.read_period.map(|period| now + period);
+    }
+
+    fn read(&mut self) {
+        self.next_read_at = None;
+        self.pending_reads += 1;
+        self.call(Call::ReadBuffers);
     }
 
     /// Notes the answer to attaching: the config of the session, or that there is none.
@@ -440,6 +466,7 @@ impl Session {
         }
         self.stopped_at.get_or_insert(now);
         self.next_stats_at = None;
+        self.next_read_at = None;
         match error {
             Some(error) => self.finish(Ending::ServiceError(error)),
             None => self.collect(now),
@@ -456,7 +483,7 @@ impl Session {
                 self.phase = Phase::ReadingBack {
                     silent_until: now + READ_SILENCE,
                 };
-                self.call(Call::ReadBuffers);
+                self.read();
             }
         }
     }
@@ -479,15 +506,22 @@ impl Session {
         }
     }
 
-    /// Notes that the last packets came.
+    /// Notes that the last packets of a read came.
     pub(crate) fn all_packets_read(&mut self, now: Duration) {
-        if let Phase::ReadingBack { .. } = self.phase {
-            self.ask_for_final_stats(now);
+        self.pending_reads = self.pending_reads.saturating_sub(1);
+        match self.phase {
+            Phase::Recording => self.plan_read(now),
+            Phase::ReadingBack { .. } if self.pending_reads == 0 => self.ask_for_final_stats(now),
+            // The next answer is that of the read at the end.
+            Phase::ReadingBack { .. } => self.packets_read(now),
+            _ => {}
         }
     }
 
     /// Notes that the service refused to return the buffers.
     pub(crate) fn read_failed(&mut self, reason: String) {
+        self.pending_reads = self.pending_reads.saturating_sub(1);
+        // Until the end, nothing is lost by it.
         if let Phase::ReadingBack { .. } = self.phase {
             self.finish(Ending::ServiceError(reason));
         }
@@ -568,6 +602,7 @@ impl Session {
 
     fn stop(&mut self, now: Duration) {
         self.phase = Phase::Flushing;
+        self.next_read_at = None;
         self.stopped_at = Some(now);
         self.give_up_at = Some(now + self.parameters.stop_allowance);
         self.call(Call::Flush);
@@ -615,6 +650,10 @@ impl Session {
             self.next_stats_at = None;
             self.call(Call::GetTraceStats);
         }
+        if self.phase == Phase::Recording && self.next_read_at.is_some_and(|at| now >= at) {
+            // The answer sets the next time, so a slow connection is not asked for more than it can carry.
+            self.read();
+        }
     }
 
     fn ask_for_final_stats(&mut self, now: Duration) {
@@ -633,6 +672,7 @@ impl Session {
         self.phase = Phase::Finished;
         self.give_up_at = None;
         self.next_stats_at = None;
+        self.next_read_at = None;
         self.steps.push_back(Step::Finish(ending));
     }
 }

@@ -5,6 +5,7 @@ mod our_relay;
 mod relay;
 mod relayed;
 mod relays;
+mod remote_consumer;
 
 use crate::support::address::free_address;
 use crate::support::trace::{LOSSES, Rows, TraceProcessor, numbers};

@@ -9,7 +9,7 @@ use ferretto_service::limits;
 
 use super::known_sources::{FTRACE, TELL_NAMES_ONCE};
 use super::{Adviser, ConfigOrigin, name_of, rates, target_of, time};
-use crate::config::length::longest;
+use crate::config::length::{file_write_period, longest};
 
 /// From this size on, streaming into a file is better than a larger buffer.
 pub(crate) const LARGE_BUFFER_KB: u64 = 1 << 20;
@@ -169,10 +169,8 @@ fn size(adviser: &mut Adviser<'_>, path: &str, index: usize, buffer: &BufferConf
 /// Warns if data are overwritten before the service moves them from the buffer into the file, which it does periodically. Such data are missing from
 /// the middle of the file.
 fn streamed(adviser: &mut Adviser<'_>, path: &str, fit: &Fit) {
-    let configured = adviser.config.file_write_period_ms.filter(|ms| *ms != 0);
-    let default = limits::DEFAULT_FILE_WRITE_PERIOD.as_millis() as u64;
     let least = limits::MIN_FILE_WRITE_PERIOD.as_millis() as u64;
-    let period = configured.map_or(default, u64::from).max(least);
+    let period = file_write_period(adviser.config).as_millis() as u64;
     let Some(fits) = fit.ms.filter(|fits| *fits < period) else {
         return;
     };

@@ -40,9 +40,14 @@ impl Recorder<'_> {
                     (Err(error), _) => self.session.output_failed(why(&error)),
                     (Ok(()), More::Follows) => {
                         self.session.packets_read(now());
-                        self.show_writing();
+                        if !self.session.is_recording() {
+                            self.show_writing();
+                        }
                     }
-                    (Ok(()), More::Last) => self.session.all_packets_read(now()),
+                    (Ok(()), More::Last) => {
+                        self.session.all_packets_read(now());
+                        self.end_at_most_bytes();
+                    }
                 }
             }
             (_, Ok(ConsumerReply::TraceStats(stats))) => {
@@ -109,6 +114,16 @@ impl Recorder<'_> {
         }
         let written = output.write_packet(packet);
         self.heed_failure(written)
+    }
+
+    /// Ends a recording whose file has as many bytes as it may.
+    fn end_at_most_bytes(&mut self) {
+        let size = self.output.as_ref().and_then(Output::size);
+        if let (Some(size), Some(most)) = (size, self.most_bytes)
+            && size >= most
+        {
+            self.session.nothing_more_to_record(now());
+        }
     }
 
     fn finish_output(&mut self) -> io::Result<()> {

@@ -104,6 +104,60 @@ fn data_that_the_service_wrote_are_not_read_back() {
 }
 
 #[test]
+fn data_that_the_service_cannot_write_are_read_meanwhile() {
+    let config = TraceConfig {
+        write_into_file: Some(true),
+        ..Default::default()
+    };
+    let parameters = Parameters::from_config(
+        Purpose::Record,
+        &config,
+        Duration::ZERO,
+        Observer::Absent,
+        None,
+        Acceptance::Assumed,
+    );
+    let mut session = Session::new(parameters, Duration::ZERO);
+    steps(&mut session);
+    session.read_meanwhile(seconds(5));
+    assert_eq!(session.writer(), Writer::Us);
+    session.connected(Duration::ZERO);
+    assert!(calls(&mut session).ends_with(&[EnableTracing, GetTraceStats]));
+    assert_eq!(session.next_deadline(), Some(seconds(5)));
+    session.handle_timeout(seconds(5));
+    assert_eq!(calls(&mut session), [ReadBuffers]);
+    // Not again before the answer is complete.
+    session.packets_read(seconds(7));
+    session.handle_timeout(seconds(20));
+    assert_eq!(calls(&mut session), []);
+    session.all_packets_read(seconds(20));
+    assert!(session.is_recording());
+    assert_eq!(session.next_deadline(), Some(seconds(25)));
+    // A refusal loses nothing until the end.
+    session.handle_timeout(seconds(25));
+    assert_eq!(calls(&mut session), [ReadBuffers]);
+    session.read_failed("busy".to_owned());
+    assert_eq!(steps(&mut session), []);
+}
+
+#[test]
+fn the_last_of_two_reads_ends_a_recording() {
+    let mut session = Session::new(parameters(), Duration::ZERO);
+    steps(&mut session);
+    session.read_meanwhile(seconds(5));
+    session.connected(Duration::ZERO);
+    session.handle_timeout(seconds(5));
+    assert!(calls(&mut session).ends_with(&[ReadBuffers]));
+    session.tracing_disabled(None, seconds(6));
+    assert_eq!(calls(&mut session), [ReadBuffers]);
+    session.all_packets_read(seconds(7));
+    assert_eq!(steps(&mut session), []);
+    session.packets_read(seconds(8));
+    session.all_packets_read(seconds(9));
+    assert_eq!(calls(&mut session), [GetTraceStats]);
+}
+
+#[test]
 fn a_signal_flushes_stops_and_keeps_the_data() {
     let mut session = recording(parameters());
     session.interrupted(Signal::Interrupt, seconds(3));
