@@ -18,7 +18,9 @@ use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchemaRef, JoinType, NullEquality, Statistics, internal_err};
 use datafusion::datasource::listing::{ListingTable, PartitionedFile};
-use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig, FileScanConfigBuilder};
+use datafusion::datasource::physical_plan::{
+    FileGroup, FileScanConfig, FileScanConfigBuilder, FileSource, ParquetSource,
+};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::datasource::source_as_provider;
 use datafusion::error::Result;
@@ -248,7 +250,7 @@ fn for_one_processor(plan: Arc<dyn ExecutionPlan>, session: &dyn Session) -> Res
     // Files were dealt to all processors.
     let plan = plan.transform_up(|node| {
         Ok(match scan(&node) {
-            Some(config) => Transformed::yes(with_files(config, files(config).cloned().collect())),
+            Some(config) => Transformed::yes(with_files(config, files(config).cloned().collect())?),
             None => Transformed::no(node),
         })
     });
@@ -300,7 +302,7 @@ impl EachTrace {
                 }
             }
             scans += 1;
-            Ok(Transformed::yes(with_files(config, Vec::new())))
+            Ok(Transformed::yes(with_files(config, Vec::new())?))
         });
         let properties = PlanProperties::new(
             EquivalenceProperties::new(whole.schema()),
@@ -343,9 +345,33 @@ fn files(config: &FileScanConfig) -> impl Iterator<Item = &PartitionedFile> {
     config.file_groups.iter().flat_map(FileGroup::iter)
 }
 
-fn with_files(config: &FileScanConfig, files: Vec<PartitionedFile>) -> Arc<dyn ExecutionPlan> {
-    let config = FileScanConfigBuilder::from(config.clone()).with_file_groups(vec![FileGroup::new(files)]);
-    DataSourceExec::from_data_source(config.build())
+fn with_files(config: &FileScanConfig, files: Vec<PartitionedFile>) -> Result<Arc<dyn ExecutionPlan>> {
+    let scan = FileScanConfigBuilder::from(config.clone())
+        .with_source(unread(config.file_source())?)
+        .with_file_groups(vec![FileGroup::new(files)]);
+    Ok(DataSourceExec::from_data_source(scan.build()))
+}
+
+/// The same source as if it had not read a file. A source remembers what it did with each of them.
+fn unread(source: &Arc<dyn FileSource>) -> Result<Arc<dyn FileSource>> {
+    let (Some(parquet), Some(projection)) = (source.downcast_ref::<ParquetSource>(), source.projection())
+    else {
+        return Ok(Arc::clone(source));
+    };
+    let options = parquet.table_parquet_options().clone();
+    let mut unread = ParquetSource::new(parquet.table_schema().clone());
+    if let Some(hint) = options.global.metadata_size_hint {
+        unread = unread.with_metadata_size_hint(hint);
+    }
+    if let Some(filter) = parquet.filter() {
+        unread = unread.with_predicate(filter);
+    }
+    if let Some(reader) = parquet.parquet_file_reader_factory() {
+        unread = unread.with_parquet_file_reader_factory(Arc::clone(reader));
+    }
+    let unread = unread.with_table_parquet_options(options);
+    let projected = unread.try_pushdown_projection(projection)?;
+    Ok(projected.unwrap_or_else(|| Arc::clone(source)))
 }
 
 /// The traces of which a plan may have rows. `None` if it reads something else than files of traces.
@@ -390,7 +416,7 @@ fn of_trace(empty: &Arc<dyn ExecutionPlan>, files: &Files) -> Result<Arc<dyn Exe
         let Some(files) = files.next() else {
             return internal_err!("a plan for each trace has a scan without files");
         };
-        Ok(Transformed::yes(with_files(config, files.clone())))
+        Ok(Transformed::yes(with_files(config, files.clone())?))
     });
     reset_plan_states(plan.data()?)
 }
