@@ -16,6 +16,7 @@ use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::LogicalPlanBuilder;
 use datafusion::optimizer::{Analyzer, Optimizer};
+use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion::prelude::{DataFrame, ParquetReadOptions, SessionConfig, SessionContext, lit};
 use datafusion::scalar::ScalarValue;
 use ferretto_tables::{PartitionedFolder, TABLES, Table, traces_in};
@@ -27,6 +28,7 @@ use crate::clock_functions::Clocks;
 use crate::correlated::Lift;
 use crate::defined::{Definitions, Expand};
 use crate::dialect::{self, Macros, Parsed};
+use crate::each_trace::{EachTracePlanner, Show};
 use crate::error::Error;
 use crate::functions::Mixed;
 use crate::implied::Implied;
@@ -233,13 +235,18 @@ impl Database {
             moved.map_or(optimizer.len(), |place| place + 1),
             Arc::new(Implied),
         );
+        let mut physical = PhysicalOptimizer::new().rules;
+        physical.push(Arc::new(Show));
         let state = SessionStateBuilder::new()
             .with_config(config)
             .with_runtime_env(runtime)
             .with_default_features()
             .with_analyzer_rules(rules)
             .with_optimizer_rules(optimizer)
+            .with_physical_optimizer_rules(physical)
+            .with_query_planner(Arc::new(EachTracePlanner))
             .build();
+        // An engine plans by itself.
         let (state, runs) = match &options.engine {
             Some(engine) => (engine.take_over(state)?, Runs::Elsewhere),
             None => (state, Runs::Here),

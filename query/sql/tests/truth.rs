@@ -7,6 +7,8 @@
 mod arguments;
 #[path = "truth/dialect.rs"]
 mod dialect;
+#[path = "truth/each_trace.rs"]
+mod each_trace;
 #[path = "../../tables/tests/truth/generator.rs"]
 #[allow(dead_code)]
 mod generator;
