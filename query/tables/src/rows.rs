@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
-use arrow_buffer::{BooleanBufferBuilder, NullBuffer, OffsetBuffer, ScalarBuffer};
+use arrow_buffer::{BooleanBufferBuilder, Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 
 use crate::error::Error;
 use crate::schema::{Kind, Table};
@@ -131,6 +131,9 @@ struct Block {
     cells: Vec<u64>,
     /// For each eight columns and each row, a bit for each cell that is null.
     nulls: [[u8; BLOCK]; MOST_COLUMNS / 8],
+    /// A bit for each column that has a null, and one for each that has nothing else.
+    some_null: u32,
+    all_null: u32,
     /// Text that is not in the pool.
     texts: String,
 }
@@ -141,6 +144,8 @@ impl Block {
             rows: 0,
             cells: vec![0; columns * STRIDE],
             nulls: [[0; BLOCK]; MOST_COLUMNS / 8],
+            some_null: 0,
+            all_null: u32::MAX,
             texts: String::new(),
         }
     }
@@ -156,7 +161,17 @@ impl Block {
         for (nulls, bits) in self.nulls.iter_mut().zip(nulls).take(N.div_ceil(8)) {
             nulls[at] = bits;
         }
+        self.some_null |= row.nulls;
+        self.all_null &= row.nulls;
         self.rows = at + 1;
+    }
+
+    /// Begins anew.
+    fn clear(&mut self) {
+        self.rows = 0;
+        self.some_null = 0;
+        self.all_null = u32::MAX;
+        self.texts.clear();
     }
 
     /// Keeps text that is not in the pool, for the next row.
@@ -175,21 +190,26 @@ impl Block {
         &self.cells[at * STRIDE..][..self.rows]
     }
 
-    /// Returns for each eight rows of a column a bit for each cell that is null, and a bit for each row that there is.
-    fn nulls(&self, at: usize) -> impl Iterator<Item = (u8, u8)> {
+    /// Returns which cells of a column are null.
+    fn nulls(&self, at: usize) -> Nulls {
+        match (self.some_null >> at & 1 != 0, self.all_null >> at & 1 != 0) {
+            (false, _) => Nulls::None,
+            (true, true) => Nulls::All,
+            (true, false) => Nulls::But(self.valid(at)),
+        }
+    }
+
+    /// Returns a bit for each cell of a column that is not null. Bits behind the last row mean nothing.
+    fn valid(&self, at: usize) -> [u8; BLOCK / 8] {
         let rows = self.nulls[at / 8].as_chunks::<8>().0;
         let of_column = 0x0101_0101_0101_0101_u64 << (at % 8);
-        let count = self.rows;
-        rows[..count.div_ceil(8)]
-            .iter()
-            .enumerate()
-            .map(move |(eight, rows)| {
-                // One bit of each byte is left, in its lowest place; the product has all of them side by side in its highest byte.
-                let bits = (u64::from_le_bytes(*rows) & of_column) >> (at % 8);
-                let side_by_side = (bits.wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8;
-                let beyond = 8_usize.saturating_sub(count - eight * 8);
-                (side_by_side, 0xff >> beyond)
-            })
+        let mut valid = [0; BLOCK / 8];
+        for (valid, rows) in valid.iter_mut().zip(&rows[..self.rows.div_ceil(8)]) {
+            // One bit of each byte is left, in its lowest place; the product has all of them side by side in its highest byte.
+            let bits = (!u64::from_le_bytes(*rows) & of_column) >> (at % 8);
+            *valid = (bits.wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8;
+        }
+        valid
     }
 
     /// Returns bytes that begin with a text, and its length.
@@ -205,9 +225,18 @@ impl Block {
     }
 }
 
+/// The cells of a column of a block that are null.
+enum Nulls {
+    None,
+    All,
+    /// All but those that have a bit here.
+    But([u8; BLOCK / 8]),
+}
+
 enum Values {
-    Int(Vec<i64>),
-    Float(Vec<f64>),
+    Int(Vec<u64>),
+    /// Their bits.
+    Float(Vec<u64>),
     /// Where each text ends, and all texts. Bytes behind the last end mean nothing.
     Text(Vec<i32>, Vec<u8>),
 }
@@ -235,28 +264,21 @@ impl Column {
     /// Takes over the column `at` of a block.
     fn extend(&mut self, block: &Block, at: usize, strings: &Strings) {
         let cells = block.column(at);
-        let mut valid = [0; BLOCK / 8];
-        let (mut any_valid, mut any_null) = (0, 0);
-        for (bits, (nulls, mask)) in valid.iter_mut().zip(block.nulls(at)) {
-            *bits = !nulls & mask;
-            any_valid |= *bits;
-            any_null |= nulls & mask;
-        }
-        match &mut self.values {
-            Values::Int(values) => values.extend(cells.iter().map(|cell| *cell as i64)),
-            Values::Float(values) => values.extend(cells.iter().map(|cell| f64::from_bits(*cell))),
-            Values::Text(ends, _) if any_valid == 0 => {
+        let nulls = block.nulls(at);
+        match (&mut self.values, &nulls) {
+            (Values::Int(values) | Values::Float(values), _) => values.extend_from_slice(cells),
+            (Values::Text(ends, _), Nulls::All) => {
                 let end = ends.last().copied().unwrap_or(0);
                 ends.resize(ends.len() + cells.len(), end);
             }
-            Values::Text(ends, texts) if any_null == 0 => {
+            (Values::Text(ends, texts), Nulls::None) => {
                 let mut end = last_end(ends);
                 ends.extend(cells.iter().map(|cell| {
                     end = put_text(block.text(*cell, strings), texts, end);
                     end as i32
                 }));
             }
-            Values::Text(ends, texts) => {
+            (Values::Text(ends, texts), Nulls::But(valid)) => {
                 let mut end = last_end(ends);
                 let rows = cells.iter().enumerate();
                 ends.extend(rows.map(|(row, cell)| {
@@ -267,10 +289,11 @@ impl Column {
                 }));
             }
         }
-        match &mut self.valid {
-            Some(all) if any_null == 0 || any_valid == 0 => all.append_n(cells.len(), any_null == 0),
-            Some(all) => all.append_packed_range(0..cells.len(), &valid),
-            None => {}
+        match (&mut self.valid, nulls) {
+            (Some(all), Nulls::But(valid)) => all.append_packed_range(0..cells.len(), &valid),
+            (Some(all), Nulls::None) => all.append_n(cells.len(), true),
+            (Some(all), Nulls::All) => all.append_n(cells.len(), false),
+            (None, _) => {}
         }
     }
 
@@ -284,13 +307,13 @@ impl Column {
         Ok(match &mut self.values {
             Values::Int(values) => {
                 let next = Vec::with_capacity(values.len());
-                let values = ScalarBuffer::from(std::mem::replace(values, next));
-                Arc::new(Int64Array::try_new(values, nulls)?)
+                let values = Buffer::from_vec(std::mem::replace(values, next));
+                Arc::new(Int64Array::try_new(values.into(), nulls)?)
             }
             Values::Float(values) => {
                 let next = Vec::with_capacity(values.len());
-                let values = ScalarBuffer::from(std::mem::replace(values, next));
-                Arc::new(Float64Array::try_new(values, nulls)?)
+                let values = Buffer::from_vec(std::mem::replace(values, next));
+                Arc::new(Float64Array::try_new(values.into(), nulls)?)
             }
             Values::Text(ends, texts) => {
                 let mut next = Vec::with_capacity(ends.len());
@@ -372,8 +395,7 @@ impl Rows {
             column.extend(&self.block, at, strings);
         }
         self.rows += self.block.rows;
-        self.block.rows = 0;
-        self.block.texts.clear();
+        self.block.clear();
         self.rows >= ROWS || self.columns.iter().any(Column::is_full)
     }
 
