@@ -116,6 +116,12 @@ impl<const N: usize> Row<N> {
         }
     }
 
+    /// Returns a number that is not null.
+    #[inline(always)]
+    pub(crate) fn int(&self, column: usize) -> i64 {
+        self.bits[column] as i64
+    }
+
     /// Changes a cell.
     #[inline(always)]
     pub(crate) fn set(&mut self, column: usize, cell: Cell) {
