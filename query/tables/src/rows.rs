@@ -10,7 +10,7 @@ use arrow_buffer::{BooleanBufferBuilder, Buffer, NullBuffer, OffsetBuffer, Scala
 
 use crate::error::Error;
 use crate::schema::{Kind, Table};
-use crate::strings::{StringId, Strings};
+use crate::strings::{PADDING, SHORT, StringId, Strings};
 
 /// The rows of a batch.
 const ROWS: usize = 1 << 14;
@@ -218,14 +218,21 @@ impl Block {
         valid
     }
 
-    /// Returns bytes that begin with a text, and its length.
-    #[inline]
-    fn text<'a>(&'a self, cell: u64, strings: &'a Strings) -> (&'a [u8], usize) {
+    /// Returns bytes that begin with a text that is not in the pool, and its length, if it is short. [`PADDING`] is behind all texts by then.
+    #[inline(always)]
+    fn short_own_text(&self, cell: u64) -> Option<(&[u8; SHORT], usize)> {
+        let (place, len) = ((cell & !OWN_TEXT) >> 32, cell as u32 as usize);
+        let bytes = self.texts.as_bytes().get(place as usize..)?.first_chunk()?;
+        (len <= SHORT).then_some((bytes, len))
+    }
+
+    /// Returns the text of a cell.
+    fn text<'a>(&'a self, cell: u64, strings: &'a Strings) -> &'a [u8] {
         match cell & OWN_TEXT {
-            0 => strings.bytes(StringId(cell as u32)),
+            0 => strings.get(StringId(cell as u32)).as_bytes(),
             _ => {
                 let place = (cell & !OWN_TEXT) >> 32;
-                (&self.texts.as_bytes()[place as usize..], cell as u32 as usize)
+                &self.texts.as_bytes()[place as usize..][..cell as u32 as usize]
             }
         }
     }
@@ -278,20 +285,15 @@ impl Column {
                 ends.resize(ends.len() + cells.len(), end);
             }
             (Values::Text(ends, texts), Nulls::None) => {
-                let mut end = last_end(ends);
-                ends.extend(cells.iter().map(|cell| {
-                    end = put_text(block.text(*cell, strings), texts, end);
-                    end as i32
-                }));
+                let mut to = Texts::new(ends, texts);
+                ends.extend(cells.iter().map(|cell| to.put(*cell, block, strings)));
             }
             (Values::Text(ends, texts), Nulls::But(valid)) => {
-                let mut end = last_end(ends);
+                let mut to = Texts::new(ends, texts);
                 let rows = cells.iter().enumerate();
-                ends.extend(rows.map(|(row, cell)| {
-                    if valid[row / 8] >> (row % 8) & 1 != 0 {
-                        end = put_text(block.text(*cell, strings), texts, end);
-                    }
-                    end as i32
+                ends.extend(rows.map(|(row, cell)| match valid[row / 8] >> (row % 8) & 1 {
+                    0 => to.end as i32,
+                    _ => to.put(*cell, block, strings),
                 }));
             }
         }
@@ -322,6 +324,12 @@ impl Column {
                 Arc::new(Float64Array::try_new(values.into(), nulls)?)
             }
             Values::Text(ends, texts) => {
+                let rows = ends.len() - 1;
+                if nulls.as_ref().is_some_and(|nulls| nulls.null_count() == rows) {
+                    // Many columns have nothing, and nothing needs no check.
+                    ends.truncate(1);
+                    return Ok(Arc::new(StringArray::new_null(rows)));
+                }
                 let mut next = Vec::with_capacity(ends.len());
                 next.push(0);
                 let ends = OffsetBuffer::new(ScalarBuffer::from(std::mem::replace(ends, next)));
@@ -342,19 +350,47 @@ fn last_end(ends: &[i32]) -> usize {
     ends.last().map_or(0, |end| *end as usize)
 }
 
-/// Puts a text, given as bytes that begin with it and its length, at `end`. Returns where it ends. Behind that may be more bytes: most texts are short, and a
-/// copy of a fixed size needs no call.
-#[inline(always)]
-fn put_text((from, len): (&[u8], usize), to: &mut Vec<u8>, end: usize) -> usize {
-    const SHORT: usize = 16;
-    if to.len() < end + SHORT.max(len) {
-        to.resize(end + SHORT.max(len) + BLOCK * SHORT, 0);
+/// The texts of a column, while those of a block are put behind them.
+struct Texts<'a> {
+    /// Where the last text ends. Behind that are bytes that mean nothing.
+    end: usize,
+    all: &'a mut Vec<u8>,
+}
+
+impl<'a> Texts<'a> {
+    fn new(ends: &[i32], all: &'a mut Vec<u8>) -> Texts<'a> {
+        Texts {
+            end: last_end(ends),
+            all,
+        }
     }
-    match from.first_chunk::<SHORT>() {
-        Some(short) if len <= SHORT => to[end..end + SHORT].copy_from_slice(short),
-        _ => to[end..end + len].copy_from_slice(&from[..len]),
+
+    /// Puts a text behind the last one. Returns where it ends. Most texts are short, and a copy of a fixed size needs no call.
+    #[inline(always)]
+    fn put(&mut self, cell: u64, block: &Block, strings: &Strings) -> i32 {
+        let short = match cell & OWN_TEXT {
+            0 => strings.short(StringId(cell as u32)),
+            _ => block.short_own_text(cell),
+        };
+        let place = self.all[self.end..].first_chunk_mut::<SHORT>();
+        match (short, place) {
+            (Some((bytes, len)), Some(place)) => {
+                *place = *bytes;
+                self.end += len;
+            }
+            _ => self.put_any(block.text(cell, strings)),
+        }
+        self.end as i32
     }
-    end + len
+
+    fn put_any(&mut self, text: &[u8]) {
+        let end = self.end + text.len();
+        if self.all.len() < end {
+            self.all.resize(end + BLOCK * SHORT, 0);
+        }
+        self.all[self.end..end].copy_from_slice(text);
+        self.end = end;
+    }
 }
 
 /// The rows of one table that are in no batch yet.
@@ -397,6 +433,7 @@ impl Rows {
 
     /// Moves the block to the columns. Returns whether a batch is full.
     pub(crate) fn settle(&mut self, strings: &Strings) -> bool {
+        self.block.texts.push_str(PADDING);
         for (at, column) in self.columns.iter_mut().enumerate() {
             column.extend(&self.block, at, strings);
         }

@@ -11,8 +11,10 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 const MOST: usize = 64 << 20;
 /// About what a string takes beside its bytes.
 const ENTRY: usize = 16;
-/// Behind the last string, so that [`Strings::bytes`] gives as many bytes of a short one.
-const PADDING: &str = "                ";
+/// Strings up to this length are short.
+pub(crate) const SHORT: usize = 16;
+/// Behind the last string, so that [`Strings::short`] finds as many bytes of each.
+pub(crate) const PADDING: &str = "                ";
 /// What strings beyond the limit become.
 const BEYOND: &str = "(too many names)";
 
@@ -20,13 +22,19 @@ const BEYOND: &str = "(too many names)";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct StringId(pub(crate) u32);
 
+/// Where a string is. All of them have less than 4 GiB.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    start: u32,
+    len: u32,
+}
+
 /// All distinct strings so far.
 #[derive(Debug)]
 pub(crate) struct Strings {
     /// All strings, one behind the other, and [`PADDING`].
     text: String,
-    /// 0, and the end of each string in `text`.
-    ends: Vec<usize>,
+    places: Vec<Place>,
     longest: usize,
     /// The strings that became [`BEYOND`].
     beyond: u64,
@@ -38,7 +46,7 @@ impl Default for Strings {
     fn default() -> Strings {
         Strings {
             text: String::new(),
-            ends: vec![0],
+            places: Vec::new(),
             longest: 0,
             beyond: 0,
             numbers: HashTable::new(),
@@ -60,27 +68,30 @@ impl Strings {
     pub(crate) fn intern(&mut self, text: &str) -> StringId {
         let Strings {
             text: all,
-            ends,
+            places,
             longest,
             beyond,
             numbers,
             hasher,
         } = self;
         let hash = hasher.hash_one(text);
-        if let Some(number) = numbers.find(hash, |number| nth(all, ends, *number) == text) {
+        if let Some(number) = numbers.find(hash, |number| nth(all, places, *number) == text) {
             return StringId(*number);
         }
-        if all.len() + text.len() + ends.len() * ENTRY > MOST && text != BEYOND {
+        if all.len() + text.len() + places.len() * ENTRY > MOST && text != BEYOND {
             *beyond += 1;
             return self.intern(BEYOND);
         }
-        let number = (ends.len() - 1) as u32;
-        all.truncate(ends.last().copied().unwrap_or(0));
+        let number = places.len() as u32;
+        all.truncate(places.last().map_or(0, |last| (last.start + last.len) as usize));
+        places.push(Place {
+            start: all.len() as u32,
+            len: text.len() as u32,
+        });
         all.push_str(text);
-        ends.push(all.len());
         all.push_str(PADDING);
         *longest = text.len().max(*longest);
-        numbers.insert_unique(hash, number, |number| hasher.hash_one(nth(all, ends, *number)));
+        numbers.insert_unique(hash, number, |number| hasher.hash_one(nth(all, places, *number)));
         StringId(number)
     }
 
@@ -98,27 +109,22 @@ impl Strings {
     /// Returns a string.
     #[inline]
     pub(crate) fn get(&self, id: StringId) -> &str {
-        nth(&self.text, &self.ends, id.0)
+        nth(&self.text, &self.places, id.0)
     }
 
-    /// Returns bytes that begin with a string, and its length.
-    #[inline]
-    pub(crate) fn bytes(&self, id: StringId) -> (&[u8], usize) {
-        let (start, end) = bounds_of(&self.ends, id.0);
-        (&self.text.as_bytes()[start..], end - start)
+    /// Returns bytes that begin with a string, and its length, if it is short.
+    #[inline(always)]
+    pub(crate) fn short(&self, id: StringId) -> Option<(&[u8; SHORT], usize)> {
+        let Place { start, len } = self.places[id.0 as usize];
+        let bytes = self.text.as_bytes().get(start as usize..)?.first_chunk()?;
+        (len as usize <= SHORT).then_some((bytes, len as usize))
     }
 }
 
 #[inline]
-fn bounds_of(ends: &[usize], number: u32) -> (usize, usize) {
-    let bounds = &ends[number as usize..][..2];
-    (bounds[0], bounds[1])
-}
-
-#[inline]
-fn nth<'a>(text: &'a str, ends: &[usize], number: u32) -> &'a str {
-    let (start, end) = bounds_of(ends, number);
-    &text[start..end]
+fn nth<'a>(text: &'a str, places: &[Place], number: u32) -> &'a str {
+    let Place { start, len } = places[number as usize];
+    &text[start as usize..][..len as usize]
 }
 
 #[cfg(test)]
