@@ -151,6 +151,7 @@ impl Woken {
         to.extend_from_slice(&bytes);
     }
 
+    #[inline]
     pub(crate) fn decode(bytes: &[u8]) -> Option<Woken> {
         let Waking { pid, common_flags } = Waking::decode(bytes)?;
         let (comm, rest) = bytes.get(6..)?.split_first_chunk::<4>()?;
