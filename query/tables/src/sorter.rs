@@ -9,10 +9,9 @@
 //! Events of one time come in the order of the trace processor's sorter: each queue keeps its own order; the queue that had the last event goes on, then the
 //! other queues follow by number. Utids and row numbers depend on this order.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::iter::{Chain, Once, once};
 
 /// The most events of one time that are put into the order of the trace processor. Beyond, queues come by number.
 const MOST_AT_ONCE: usize = 1 << 16;
@@ -22,6 +21,8 @@ const BUFFER: usize = 64 << 10;
 const MOST_PILES: usize = 8;
 /// The bytes of a pile that are allocated at once.
 const CHUNK: usize = 32 << 10;
+/// The room that the last event of a chunk finds at least. Only longer ones make it grow.
+const ROOM: usize = 64;
 /// Time and length in front of each event.
 const HEADER: usize = 12;
 /// Queue, time and length in front of each event of a run.
@@ -42,14 +43,17 @@ pub(crate) struct Sorted<'a> {
 struct Pile {
     /// The time of the last event.
     last: i64,
-    chunks: Vec<Vec<u8>>,
+    full: Vec<Vec<u8>>,
+    /// The chunk that events are added to.
+    tail: Vec<u8>,
 }
 
 impl Pile {
     fn new() -> Pile {
         Pile {
             last: i64::MIN,
-            chunks: Vec::new(),
+            full: Vec::new(),
+            tail: Vec::new(),
         }
     }
 
@@ -58,17 +62,10 @@ impl Pile {
     fn push(&mut self, ts: i64, encode: impl FnOnce(&mut Vec<u8>)) -> usize {
         self.last = ts;
         let mut allocated = 0;
-        if self
-            .chunks
-            .last()
-            .is_none_or(|chunk| chunk.capacity() - chunk.len() < HEADER)
-        {
-            self.chunks.push(Vec::with_capacity(CHUNK));
-            allocated = CHUNK;
+        if self.tail.capacity() - self.tail.len() < ROOM {
+            allocated = self.begin_chunk();
         }
-        let Some(chunk) = self.chunks.last_mut() else {
-            return allocated;
-        };
+        let chunk = &mut self.tail;
         let capacity = chunk.capacity();
         let begin = chunk.len();
         let mut header = [0; HEADER];
@@ -80,11 +77,21 @@ impl Pile {
         allocated + chunk.capacity() - capacity
     }
 
+    #[cold]
+    fn begin_chunk(&mut self) -> usize {
+        let full = std::mem::replace(&mut self.tail, Vec::with_capacity(CHUNK));
+        if !full.is_empty() {
+            self.full.push(full);
+        }
+        CHUNK
+    }
+
+    fn chunks(&self) -> impl Iterator<Item = &[u8]> {
+        self.full.iter().chain(once(&self.tail)).map(Vec::as_slice)
+    }
+
     fn events(&self) -> impl Iterator<Item = (i64, &[u8])> {
-        self.chunks.iter().flat_map(|chunk| {
-            let mut rest = &chunk[..];
-            std::iter::from_fn(move || split_event(&mut rest))
-        })
+        self.chunks().flat_map(|mut rest| std::iter::from_fn(move || split_event(&mut rest)))
     }
 }
 
@@ -208,7 +215,7 @@ impl Sorter {
         let piles = (0..).zip(&queues).flat_map(|(number, queue)| {
             queue.piles.iter().map(move |pile| PileReader {
                 queue: number,
-                chunks: pile.chunks.iter(),
+                chunks: pile.full.iter().chain(once(&pile.tail)),
                 rest: &[],
                 event: &[],
             })
@@ -283,35 +290,78 @@ trait Source {
     fn event(&self) -> &[u8];
 }
 
+/// The next event of a source, as one number that says what comes first: time, queue, source.
+type Head = u128;
+/// The head of a source that has ended.
+const END: Head = Head::MAX;
+
+#[inline]
+fn head(next: Option<(i64, u32)>, source: usize) -> Head {
+    // No time is negative.
+    next.map_or(END, |(ts, queue)| {
+        Head::from(ts as u64) << 64 | Head::from(queue) << 32 | source as Head
+    })
+}
+
+/// The heads of all sources, as a tree of matches: the sources are its leaves, and each place below the first has the head that lost there.
+struct Heads {
+    first: Head,
+    losers: Vec<Head>,
+}
+
+impl Heads {
+    fn new(heads: &[Head]) -> Heads {
+        let mut losers = vec![END; heads.len()];
+        let mut winners = [&losers, heads].concat();
+        for place in (1..losers.len()).rev() {
+            let (one, other) = (winners[2 * place], winners[2 * place + 1]);
+            (winners[place], losers[place]) = (one.min(other), one.max(other));
+        }
+        Heads {
+            first: winners.get(1).copied().unwrap_or(END),
+            losers,
+        }
+    }
+
+    /// Returns the first event: its time, its queue and its source.
+    #[inline]
+    fn first(&self) -> Option<(i64, u32, usize)> {
+        let first = self.first;
+        (first != END).then_some(((first >> 64) as i64, (first >> 32) as u32, first as u32 as usize))
+    }
+
+    /// Replaces the first event by the next one of its source.
+    #[inline]
+    fn replace_first(&mut self, source: usize, next: Option<(i64, u32)>) {
+        let mut winner = head(next, source);
+        let mut place = (self.losers.len() + source) / 2;
+        while place > 0 {
+            let loser = &mut self.losers[place];
+            // One comparison for both: the compiler makes moves of this that depend on it, and no jump.
+            (winner, *loser) = match *loser < winner {
+                true => (*loser, winner),
+                false => (winner, *loser),
+            };
+            place /= 2;
+        }
+        self.first = winner;
+    }
+}
+
 /// Merges sources. Events of one time and queue come in the order of the sources.
 fn merge<S: Source, E: From<io::Error>>(
     mut sources: Vec<S>,
     mut visit: impl FnMut(i64, u32, &[u8]) -> Result<(), E>,
 ) -> Result<(), E> {
-    let mut heads = BinaryHeap::new();
+    let mut heads = Vec::with_capacity(sources.len());
     for (number, source) in sources.iter_mut().enumerate() {
-        if let Some((ts, queue)) = source.advance()? {
-            heads.push(Reverse((ts, queue, number)));
-        }
+        heads.push(head(source.advance()?, number));
     }
-    while let Some(mut head) = heads.peek().copied() {
-        // In a heap, the second is one of these two. As long as the first stays before it, the heap need not know.
-        let second = heads.as_slice()[1..].iter().take(2).max().copied();
-        let source = &mut sources[head.0.2];
-        loop {
-            visit(head.0.0, head.0.1, source.event())?;
-            let Some((ts, queue)) = source.advance()? else {
-                heads.pop();
-                break;
-            };
-            head.0 = (ts, queue, head.0.2);
-            if second.is_some_and(|second| second > head) {
-                if let Some(mut first) = heads.peek_mut() {
-                    *first = head;
-                }
-                break;
-            }
-        }
+    let mut heads = Heads::new(&heads);
+    while let Some((ts, queue, number)) = heads.first() {
+        let source = &mut sources[number];
+        visit(ts, queue, source.event())?;
+        heads.replace_first(number, source.advance()?);
     }
     Ok(())
 }
@@ -319,7 +369,7 @@ fn merge<S: Source, E: From<io::Error>>(
 /// A pile that is being read.
 struct PileReader<'a> {
     queue: u32,
-    chunks: std::slice::Iter<'a, Vec<u8>>,
+    chunks: Chain<std::slice::Iter<'a, Vec<u8>>, Once<&'a Vec<u8>>>,
     rest: &'a [u8],
     event: &'a [u8],
 }
