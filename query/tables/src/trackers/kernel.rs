@@ -77,8 +77,17 @@ impl Begin {
 }
 
 impl Trackers {
+    #[inline(always)]
     fn begin(&mut self, context: &Context<'_>) -> Begin {
-        *self.begin.get_or_insert_with(|| Begin::of(context))
+        match self.begin {
+            Some(begin) => begin,
+            None => self.find_begin(context),
+        }
+    }
+
+    #[cold]
+    fn find_begin(&mut self, context: &Context<'_>) -> Begin {
+        *self.begin.insert(Begin::of(context))
     }
 
     /// A switch in the compact encoding.

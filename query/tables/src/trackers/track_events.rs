@@ -230,7 +230,7 @@ impl Trackers {
         &mut self,
         ts: i64,
         event: Event,
-        lists: &Lists,
+        lists: &Lists<'_>,
         legacy: &Legacy<'_>,
         arguments: &[u8],
         context: &mut Context<'_>,
@@ -259,20 +259,20 @@ impl Trackers {
                 }
             }
         }
-        for (uuid, value) in &lists.counters {
+        for (uuid, value) in lists.counters() {
             let track = self.described_track(
-                *uuid,
+                uuid,
                 descriptors::Event::Counter,
                 None,
                 Some(event.sequence),
                 context,
             )?;
             self.tracks
-                .count(ts, track, *value, None, &context.strings, &mut context.output);
+                .count(ts, track, value, None, &context.strings, &mut context.output);
             let name = self.tracks.name(track).map(|name| context.strings.get(name));
             match name {
-                Some("thread_time") => thread_time = Some(*value as i64),
-                Some("thread_instruction_count") => instructions = Some(*value as i64),
+                Some("thread_time") => thread_time = Some(value as i64),
+                Some("thread_instruction_count") => instructions = Some(value as i64),
                 _ => {}
             }
         }
@@ -455,12 +455,12 @@ impl Trackers {
         }
     }
 
-    fn flows_of(&mut self, lists: &Lists, slice: (SliceId, i64), context: &mut Context<'_>) {
-        for flow in &lists.flows {
-            self.flows.step(*flow, slice, context);
+    fn flows_of(&mut self, lists: &Lists<'_>, slice: (SliceId, i64), context: &mut Context<'_>) {
+        for flow in lists.flows() {
+            self.flows.step(flow, slice, context);
         }
-        for flow in &lists.ended_flows {
-            self.flows.end(*flow, slice, context);
+        for flow in lists.ended_flows() {
+            self.flows.end(flow, slice, context);
         }
     }
 
