@@ -9,8 +9,9 @@ use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
 use arrow_buffer::{BooleanBufferBuilder, Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 
 use crate::error::Error;
+use crate::import::Selection;
 use crate::schema::{Kind, Table};
-use crate::strings::{PADDING, SHORT, StringId, Strings};
+use crate::strings::{PADDING, Pool, SHORT, StringId, Strings};
 
 /// The rows of a batch.
 const ROWS: usize = 1 << 14;
@@ -18,7 +19,7 @@ const ROWS: usize = 1 << 14;
 const TEXT: usize = 8 << 20;
 /// The rows of a block. Divides [`ROWS`].
 const BLOCK: usize = 256;
-/// From one column of a block to the next: not a power of two, as the cells of a row would compete for one place in the cache.
+/// The room for a column of a block: not a power of two, as the cells of a row would compete for one place in the cache.
 const STRIDE: usize = BLOCK + 8;
 /// The most columns of a table.
 const MOST_COLUMNS: usize = 24;
@@ -133,8 +134,8 @@ impl<const N: usize> Row<N> {
 /// The latest rows, column by column.
 struct Block {
     rows: usize,
-    /// The cells of each column, [`STRIDE`] apart: numbers as they are, text as its number in the pool or as [`OWN_TEXT`].
-    cells: Vec<u64>,
+    /// The cells of each column: numbers as they are, text as its number in the pool or as [`OWN_TEXT`].
+    cells: Vec<[u64; STRIDE]>,
     /// For each eight columns and each row, a bit for each cell that is null.
     nulls: [[u8; BLOCK]; MOST_COLUMNS / 8],
     /// A bit for each column that has a null, and one for each that has nothing else.
@@ -148,7 +149,7 @@ impl Block {
     fn new(columns: usize) -> Block {
         Block {
             rows: 0,
-            cells: vec![0; columns * STRIDE],
+            cells: vec![[0; STRIDE]; columns],
             nulls: [[0; BLOCK]; MOST_COLUMNS / 8],
             some_null: 0,
             all_null: u32::MAX,
@@ -159,9 +160,11 @@ impl Block {
     #[inline(always)]
     fn push<const N: usize>(&mut self, row: &Row<N>) {
         let at = self.rows % BLOCK;
-        let cells = &mut self.cells[..N * STRIDE];
-        for (column, bits) in row.bits.iter().enumerate() {
-            cells[column * STRIDE + at] = *bits;
+        // Known sizes, so that no cell needs a check of its place.
+        if let Some(columns) = self.cells.first_chunk_mut::<N>() {
+            for (cells, bits) in columns.iter_mut().zip(&row.bits) {
+                cells[at] = *bits;
+            }
         }
         let nulls = row.nulls.to_le_bytes();
         for (nulls, bits) in self.nulls.iter_mut().zip(nulls).take(N.div_ceil(8)) {
@@ -193,7 +196,7 @@ impl Block {
     }
 
     fn column(&self, at: usize) -> &[u64] {
-        &self.cells[at * STRIDE..][..self.rows]
+        &self.cells[at][..self.rows]
     }
 
     /// Returns which cells of a column are null.
@@ -216,14 +219,6 @@ impl Block {
             *valid = (bits.wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8;
         }
         valid
-    }
-
-    /// Returns bytes that begin with a text that is not in the pool, and its length, if it is short. [`PADDING`] is behind all texts by then.
-    #[inline(always)]
-    fn short_own_text(&self, cell: u64) -> Option<(&[u8; SHORT], usize)> {
-        let (place, len) = ((cell & !OWN_TEXT) >> 32, cell as u32 as usize);
-        let bytes = self.texts.as_bytes().get(place as usize..)?.first_chunk()?;
-        (len <= SHORT).then_some((bytes, len))
     }
 
     /// Returns the text of a cell.
@@ -285,16 +280,11 @@ impl Column {
                 ends.resize(ends.len() + cells.len(), end);
             }
             (Values::Text(ends, texts), Nulls::None) => {
-                let mut to = Texts::new(ends, texts);
-                ends.extend(cells.iter().map(|cell| to.put(*cell, block, strings)));
+                put_texts(cells, |_| true, ends, texts, block, strings);
             }
             (Values::Text(ends, texts), Nulls::But(valid)) => {
-                let mut to = Texts::new(ends, texts);
-                let rows = cells.iter().enumerate();
-                ends.extend(rows.map(|(row, cell)| match valid[row / 8] >> (row % 8) & 1 {
-                    0 => to.end as i32,
-                    _ => to.put(*cell, block, strings),
-                }));
+                let is_valid = |row| valid[row / 8 % valid.len()] >> (row % 8) & 1 != 0;
+                put_texts(cells, is_valid, ends, texts, block, strings);
             }
         }
         match (&mut self.valid, nulls) {
@@ -350,46 +340,93 @@ fn last_end(ends: &[i32]) -> usize {
     ends.last().map_or(0, |end| *end as usize)
 }
 
-/// The texts of a column, while those of a block are put behind them.
-struct Texts<'a> {
-    /// Where the last text ends. Behind that are bytes that mean nothing.
-    end: usize,
-    all: &'a mut Vec<u8>,
+/// Puts the texts of those cells that are valid behind the texts of a column, and where they end behind its ends. Bytes behind the last end mean nothing.
+fn put_texts(
+    cells: &[u64],
+    is_valid: impl Fn(usize) -> bool,
+    ends: &mut Vec<i32>,
+    texts: &mut Vec<u8>,
+    block: &Block,
+    strings: &Strings,
+) {
+    let mut end = last_end(ends);
+    let first = ends.len();
+    ends.resize(first + cells.len(), 0);
+    let ends = &mut ends[first..];
+    let short = ShortTexts {
+        pool: strings.short_texts(),
+        own: block.texts.as_bytes(),
+    };
+    let mut row = 0;
+    loop {
+        let put;
+        (put, end) = short.put(
+            &cells[row..],
+            |at| is_valid(row + at),
+            &mut ends[row..],
+            texts,
+            end,
+        );
+        row += put;
+        let Some(cell) = cells.get(row) else { return };
+        let text = block.text(*cell, strings);
+        let begin = end;
+        end += text.len();
+        // Room for the others, if they are short.
+        let room = end + (cells.len() - row) * SHORT;
+        if texts.len() < room {
+            texts.resize(room + BLOCK * SHORT, 0);
+        }
+        texts[begin..end].copy_from_slice(text);
+        ends[row] = end as i32;
+        row += 1;
+    }
 }
 
-impl<'a> Texts<'a> {
-    fn new(ends: &[i32], all: &'a mut Vec<u8>) -> Texts<'a> {
-        Texts {
-            end: last_end(ends),
-            all,
-        }
-    }
+/// Where short texts are.
+#[derive(Clone, Copy)]
+struct ShortTexts<'a> {
+    pool: Pool<'a>,
+    /// Those that are not in the pool, with [`PADDING`] behind them.
+    own: &'a [u8],
+}
 
-    /// Puts a text behind the last one. Returns where it ends. Most texts are short, and a copy of a fixed size needs no call.
-    #[inline(always)]
-    fn put(&mut self, cell: u64, block: &Block, strings: &Strings) -> i32 {
-        let short = match cell & OWN_TEXT {
-            0 => strings.short(StringId(cell as u32)),
-            _ => block.short_own_text(cell),
-        };
-        let place = self.all[self.end..].first_chunk_mut::<SHORT>();
-        match (short, place) {
-            (Some((bytes, len)), Some(place)) => {
+impl ShortTexts<'_> {
+    /// Puts texts, up to one that is not short or has no room. Returns how many cells that were, and where the texts end. A copy of a fixed size needs no call.
+    #[inline]
+    fn put(
+        self,
+        cells: &[u64],
+        is_valid: impl Fn(usize) -> bool,
+        ends: &mut [i32],
+        texts: &mut [u8],
+        mut end: usize,
+    ) -> (usize, usize) {
+        for (row, (cell, to)) in cells.iter().zip(ends).enumerate() {
+            if is_valid(row) {
+                let place = texts
+                    .get_mut(end..)
+                    .and_then(|rest| rest.first_chunk_mut::<SHORT>());
+                let (Some((bytes, len)), Some(place)) = (self.get(*cell), place) else {
+                    return (row, end);
+                };
                 *place = *bytes;
-                self.end += len;
+                end += len;
             }
-            _ => self.put_any(block.text(cell, strings)),
+            *to = end as i32;
         }
-        self.end as i32
+        (cells.len(), end)
     }
 
-    fn put_any(&mut self, text: &[u8]) {
-        let end = self.end + text.len();
-        if self.all.len() < end {
-            self.all.resize(end + BLOCK * SHORT, 0);
+    /// Returns bytes that begin with a text, and its length, if it is short.
+    #[inline(always)]
+    fn get(&self, cell: u64) -> Option<(&[u8; SHORT], usize)> {
+        if cell & OWN_TEXT == 0 {
+            return self.pool.short(StringId(cell as u32));
         }
-        self.all[self.end..end].copy_from_slice(text);
-        self.end = end;
+        let (place, len) = ((cell & !OWN_TEXT) >> 32, cell as u32 as usize);
+        let bytes = self.own.get(place as usize..)?.first_chunk()?;
+        (len <= SHORT).then_some((bytes, len))
     }
 }
 
@@ -400,10 +437,12 @@ pub(crate) struct Rows {
     columns: Vec<Column>,
     /// The rows in `columns`.
     rows: usize,
+    /// Whether somebody reads the table.
+    pub(crate) is_wanted: bool,
 }
 
 impl Rows {
-    pub(crate) fn new(table: &'static Table) -> Rows {
+    pub(crate) fn new(table: &'static Table, tables: &Selection) -> Rows {
         let columns = table.columns.iter();
         Rows {
             table,
@@ -412,6 +451,7 @@ impl Rows {
                 .map(|column| Column::new(column.kind, column.nullable))
                 .collect(),
             rows: 0,
+            is_wanted: tables.has(table),
         }
     }
 

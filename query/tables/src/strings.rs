@@ -13,7 +13,7 @@ const MOST: usize = 64 << 20;
 const ENTRY: usize = 16;
 /// Strings up to this length are short.
 pub(crate) const SHORT: usize = 16;
-/// Behind the last string, so that [`Strings::short`] finds as many bytes of each.
+/// Behind the last string, so that [`Pool::short`] finds as many bytes of each.
 pub(crate) const PADDING: &str = "                ";
 /// What strings beyond the limit become.
 const BEYOND: &str = "(too many names)";
@@ -58,14 +58,35 @@ impl Default for Strings {
 impl Strings {
     /// Returns the number of a string. Bytes that are no UTF-8 are replaced, as Arrow has only UTF-8.
     pub(crate) fn intern_bytes(&mut self, bytes: &[u8]) -> StringId {
+        // What is known needs no check.
+        if let Some(id) = self.find(bytes) {
+            return id;
+        }
         match std::str::from_utf8(bytes) {
-            Ok(text) => self.intern(text),
+            Ok(text) => self.add(text),
             Err(_) => self.intern(&String::from_utf8_lossy(bytes)),
         }
     }
 
+    #[inline]
+    fn find(&self, bytes: &[u8]) -> Option<StringId> {
+        let is_it = |number: &u32| nth(&self.text, &self.places, *number).as_bytes() == bytes;
+        self.numbers
+            .find(self.hasher.hash_one(bytes), is_it)
+            .copied()
+            .map(StringId)
+    }
+
     /// Returns the number of a string.
     pub(crate) fn intern(&mut self, text: &str) -> StringId {
+        match self.find(text.as_bytes()) {
+            Some(id) => id,
+            None => self.add(text),
+        }
+    }
+
+    /// Adds a string that is not there yet.
+    fn add(&mut self, text: &str) -> StringId {
         let Strings {
             text: all,
             places,
@@ -74,10 +95,7 @@ impl Strings {
             numbers,
             hasher,
         } = self;
-        let hash = hasher.hash_one(text);
-        if let Some(number) = numbers.find(hash, |number| nth(all, places, *number) == text) {
-            return StringId(*number);
-        }
+        let hash = hasher.hash_one(text.as_bytes());
         if all.len() + text.len() + places.len() * ENTRY > MOST && text != BEYOND {
             *beyond += 1;
             return self.intern(BEYOND);
@@ -91,7 +109,9 @@ impl Strings {
         all.push_str(text);
         all.push_str(PADDING);
         *longest = text.len().max(*longest);
-        numbers.insert_unique(hash, number, |number| hasher.hash_one(nth(all, places, *number)));
+        numbers.insert_unique(hash, number, |number| {
+            hasher.hash_one(nth(all, places, *number).as_bytes())
+        });
         StringId(number)
     }
 
@@ -112,11 +132,29 @@ impl Strings {
         nth(&self.text, &self.places, id.0)
     }
 
+    /// Returns where short strings are.
+    #[inline]
+    pub(crate) fn short_texts(&self) -> Pool<'_> {
+        Pool {
+            text: self.text.as_bytes(),
+            places: &self.places,
+        }
+    }
+}
+
+/// The strings of [`Strings`], for many look-ups of short ones.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pool<'a> {
+    text: &'a [u8],
+    places: &'a [Place],
+}
+
+impl<'a> Pool<'a> {
     /// Returns bytes that begin with a string, and its length, if it is short.
     #[inline(always)]
-    pub(crate) fn short(&self, id: StringId) -> Option<(&[u8; SHORT], usize)> {
-        let Place { start, len } = self.places[id.0 as usize];
-        let bytes = self.text.as_bytes().get(start as usize..)?.first_chunk()?;
+    pub(crate) fn short(&self, id: StringId) -> Option<(&'a [u8; SHORT], usize)> {
+        let Place { start, len } = *self.places.get(id.0 as usize)?;
+        let bytes = self.text.get(start as usize..)?.first_chunk()?;
         (len as usize <= SHORT).then_some((bytes, len as usize))
     }
 }
