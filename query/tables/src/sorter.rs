@@ -11,7 +11,6 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
-use std::iter::{Chain, Once, once};
 
 /// The most events of one time that are put into the order of the trace processor. Beyond, queues come by number.
 const MOST_AT_ONCE: usize = 1 << 16;
@@ -21,8 +20,10 @@ const BUFFER: usize = 64 << 10;
 const MOST_PILES: usize = 8;
 /// The bytes of a pile that are allocated at once.
 const CHUNK: usize = 32 << 10;
-/// The room that the last event of a chunk finds at least. Only longer ones make it grow.
-const ROOM: usize = 64;
+/// Events up to this size, with what is in front of them, are short. The last event of a chunk finds room for one; only longer ones make it grow.
+const SHORT: usize = 32;
+/// The room for short events that is made at once.
+const ROOM: usize = 1 << 10;
 /// Time and length in front of each event.
 const HEADER: usize = 12;
 /// Queue, time and length in front of each event of a run.
@@ -46,6 +47,8 @@ struct Pile {
     full: Vec<Vec<u8>>,
     /// The chunk that events are added to.
     tail: Vec<u8>,
+    /// The bytes of `tail` that are events. Behind them is room for short ones, if there is any.
+    used: usize,
 }
 
 impl Pile {
@@ -54,6 +57,7 @@ impl Pile {
             last: i64::MIN,
             full: Vec::new(),
             tail: Vec::new(),
+            used: 0,
         }
     }
 
@@ -62,24 +66,54 @@ impl Pile {
     fn push(&mut self, ts: i64, encode: impl FnOnce(&mut Vec<u8>)) -> usize {
         self.last = ts;
         let mut allocated = 0;
-        if self.tail.capacity() - self.tail.len() < ROOM {
+        if self.tail.capacity() - self.used < SHORT {
             allocated = self.begin_chunk();
         }
         let chunk = &mut self.tail;
         let capacity = chunk.capacity();
-        let begin = chunk.len();
-        let mut header = [0; HEADER];
-        header[..8].copy_from_slice(&ts.to_le_bytes());
-        chunk.extend_from_slice(&header);
+        chunk.truncate(self.used);
+        chunk.extend_from_slice(&header(ts, 0));
         encode(chunk);
-        let len = (chunk.len() - begin - HEADER) as u32;
-        chunk[begin + 8..begin + HEADER].copy_from_slice(&len.to_le_bytes());
+        let len = chunk.len() - self.used - HEADER;
+        chunk[self.used..][..HEADER].copy_from_slice(&header(ts, len));
+        self.used = chunk.len();
         allocated + chunk.capacity() - capacity
+    }
+
+    /// Adds a short event, in a place of fixed size.
+    #[inline(always)]
+    fn push_short<const N: usize>(&mut self, ts: i64, event: [u8; N]) -> usize {
+        const { assert!(HEADER + N <= SHORT) };
+        self.last = ts;
+        let mut allocated = 0;
+        if self.tail.len() - self.used < SHORT {
+            allocated = self.make_room();
+        }
+        if let Some(place) = self.tail[self.used..].first_chunk_mut::<SHORT>() {
+            place[..HEADER].copy_from_slice(&header(ts, N));
+            place[HEADER..][..N].copy_from_slice(&event);
+            self.used += HEADER + N;
+        }
+        allocated
+    }
+
+    /// Makes room for short events. Returns how many bytes were allocated.
+    #[cold]
+    fn make_room(&mut self) -> usize {
+        let mut allocated = 0;
+        if self.tail.capacity() - self.used < SHORT {
+            allocated = self.begin_chunk();
+        }
+        // A little at a time, which stays in the cache until it is written.
+        let room = self.used + ROOM;
+        self.tail.resize(room.min(self.tail.capacity()), 0);
+        allocated
     }
 
     #[cold]
     fn begin_chunk(&mut self) -> usize {
-        let full = std::mem::replace(&mut self.tail, Vec::with_capacity(CHUNK));
+        let mut full = std::mem::replace(&mut self.tail, Vec::with_capacity(CHUNK));
+        full.truncate(std::mem::take(&mut self.used));
         if !full.is_empty() {
             self.full.push(full);
         }
@@ -87,12 +121,23 @@ impl Pile {
     }
 
     fn chunks(&self) -> impl Iterator<Item = &[u8]> {
-        self.full.iter().chain(once(&self.tail)).map(Vec::as_slice)
+        let full = self.full.iter().map(Vec::as_slice);
+        full.chain([&self.tail[..self.used]])
     }
 
     fn events(&self) -> impl Iterator<Item = (i64, &[u8])> {
-        self.chunks().flat_map(|mut rest| std::iter::from_fn(move || split_event(&mut rest)))
+        self.chunks()
+            .flat_map(|mut rest| std::iter::from_fn(move || split_event(&mut rest)))
     }
+}
+
+/// What is in front of an event.
+#[inline]
+fn header(ts: i64, len: usize) -> [u8; HEADER] {
+    let mut header = [0; HEADER];
+    header[..8].copy_from_slice(&ts.to_le_bytes());
+    header[8..].copy_from_slice(&(len as u32).to_le_bytes());
+    header
 }
 
 /// Takes an event off.
@@ -116,19 +161,19 @@ struct Queue {
 }
 
 impl Queue {
-    /// Adds an event. Returns how many bytes it will take.
+    /// Adds an event, which `push` adds to a pile and returns how many bytes were allocated. Returns how many bytes it will take.
     #[inline]
-    fn push(&mut self, ts: i64, encode: impl FnOnce(&mut Vec<u8>)) -> usize {
+    fn push(&mut self, ts: i64, push: impl FnOnce(&mut Pile) -> usize) -> usize {
         if let Some(pile) = self.piles.iter_mut().find(|pile| pile.last <= ts) {
-            return pile.push(ts, encode);
+            return push(pile);
         }
         if self.piles.len() < MOST_PILES {
             self.piles.push(Pile::new());
-            return self.piles.last_mut().map_or(0, |pile| pile.push(ts, encode));
+            return self.piles.last_mut().map_or(0, push);
         }
         let rest = self.rest.get_or_insert_with(Pile::new);
         // Sorting makes a second pile of it.
-        2 * rest.push(ts, encode) + PLACE
+        2 * push(rest) + PLACE
     }
 
     /// Makes the rest the last pile.
@@ -150,6 +195,8 @@ pub(crate) struct Sorter {
     /// The bytes that `queues` have.
     held: usize,
     queues: Vec<Queue>,
+    /// The most queues that there have been.
+    most_queues: usize,
     runs: Option<Runs>,
     max_ts: i64,
     /// Events before time 0, which do not exist.
@@ -169,6 +216,7 @@ impl Sorter {
             budget,
             held: 0,
             queues: Vec::new(),
+            most_queues: 0,
             runs: None,
             max_ts: 0,
             negative: 0,
@@ -188,6 +236,22 @@ impl Sorter {
     /// Adds the event that `encode` appends. Numbers of queues are small.
     #[inline]
     pub(crate) fn push(&mut self, ts: i64, queue: u32, encode: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
+        self.push_with(ts, queue, |pile| pile.push(ts, encode))
+    }
+
+    /// Adds a short event.
+    #[inline]
+    pub(crate) fn push_short<const N: usize>(
+        &mut self,
+        ts: i64,
+        queue: u32,
+        event: [u8; N],
+    ) -> io::Result<()> {
+        self.push_with(ts, queue, |pile| pile.push_short(ts, event))
+    }
+
+    #[inline]
+    fn push_with(&mut self, ts: i64, queue: u32, push: impl FnOnce(&mut Pile) -> usize) -> io::Result<()> {
         if ts < 0 {
             self.negative += 1;
             return Ok(());
@@ -195,8 +259,9 @@ impl Sorter {
         let queue = queue as usize;
         if queue >= self.queues.len() {
             self.queues.resize_with(queue + 1, Queue::default);
+            self.most_queues = self.most_queues.max(queue + 1);
         }
-        self.held += self.queues[queue].push(ts, encode);
+        self.held += self.queues[queue].push(ts, push);
         self.max_ts = self.max_ts.max(ts);
         if self.held > self.budget {
             self.spill()?;
@@ -215,12 +280,13 @@ impl Sorter {
         let piles = (0..).zip(&queues).flat_map(|(number, queue)| {
             queue.piles.iter().map(move |pile| PileReader {
                 queue: number,
-                chunks: pile.full.iter().chain(once(&pile.tail)),
+                ts: None,
+                chunks: pile.chunks().collect::<Vec<_>>().into_iter(),
                 rest: &[],
                 event: &[],
             })
         });
-        merge(piles.collect(), visit)
+        merge(piles.collect(), self.most_queues, visit)
     }
 
     fn spill(&mut self) -> io::Result<()> {
@@ -276,118 +342,158 @@ impl Sorter {
             return Ok(());
         };
         let runs = bounds.iter().map(|(begin, end)| Run::new(&file, *begin, *end));
-        merge(runs.collect(), |ts, queue, event| order.take(ts, queue, event))?;
+        merge(runs.collect(), self.most_queues, |ts, queue, event| {
+            order.take(ts, queue, event)
+        })?;
         order.flush()
     }
 }
 
 /// Events by time and queue.
 trait Source {
-    /// Goes to the next event. Returns its time and queue; `None` at the end.
-    fn advance(&mut self) -> io::Result<Option<(i64, u32)>>;
+    /// Goes to the next event.
+    fn advance(&mut self) -> io::Result<()>;
+
+    /// Returns the time and the queue of the event; `None` at the end.
+    fn time(&self) -> Option<(i64, u32)>;
 
     /// The event.
     fn event(&self) -> &[u8];
 }
 
-/// The next event of a source, as one number that says what comes first: time, queue, source.
-type Head = u128;
-/// The head of a source that has ended.
-const END: Head = Head::MAX;
-
-#[inline]
-fn head(next: Option<(i64, u32)>, source: usize) -> Head {
-    // No time is negative.
-    next.map_or(END, |(ts, queue)| {
-        Head::from(ts as u64) << 64 | Head::from(queue) << 32 | source as Head
-    })
-}
-
-/// The heads of all sources, as a tree of matches: the sources are its leaves, and each place below the first has the head that lost there.
+/// The events of all sources that are next, as a tree of matches: the sources are its leaves, and each place below the first has the head that lost there.
+///
+/// A *head* is one number that says what comes first: the time from a base on, the queue, and the source. Times too far from the base are equal; when only
+/// such are left, the base moves.
 struct Heads {
-    first: Head,
-    losers: Vec<Head>,
+    first: u64,
+    losers: Vec<u64>,
+    base: i64,
+    /// The time, from the base on, of all that is too far from it.
+    far: u64,
+    queue_bits: u32,
+    source_bits: u32,
 }
 
 impl Heads {
-    fn new(heads: &[Head]) -> Heads {
-        let mut losers = vec![END; heads.len()];
-        let mut winners = [&losers, heads].concat();
-        for place in (1..losers.len()).rev() {
-            let (one, other) = (winners[2 * place], winners[2 * place + 1]);
-            (winners[place], losers[place]) = (one.min(other), one.max(other));
-        }
-        Heads {
-            first: winners.get(1).copied().unwrap_or(END),
-            losers,
-        }
+    /// The head of a source that has ended. No source has the number in it.
+    const END: u64 = u64::MAX;
+
+    /// Makes heads of so many sources, with numbers of queues below `queues`.
+    fn new(sources: &[impl Source], queues: usize) -> Heads {
+        let bits = |most: usize| usize::BITS - most.leading_zeros();
+        let (queue_bits, source_bits) = (bits(queues), bits(sources.len()));
+        let mut heads = Heads {
+            first: Heads::END,
+            losers: vec![Heads::END; sources.len()],
+            base: 0,
+            far: u64::MAX >> (queue_bits + source_bits),
+            queue_bits,
+            source_bits,
+        };
+        heads.move_base(sources);
+        heads
     }
 
-    /// Returns the first event: its time, its queue and its source.
     #[inline]
-    fn first(&self) -> Option<(i64, u32, usize)> {
-        let first = self.first;
-        (first != END).then_some(((first >> 64) as i64, (first >> 32) as u32, first as u32 as usize))
+    fn head(&self, time: Option<(i64, u32)>, source: usize) -> u64 {
+        time.map_or(Heads::END, |(ts, queue)| {
+            let time = ((ts - self.base) as u64).min(self.far);
+            (time << self.queue_bits | u64::from(queue)) << self.source_bits | source as u64
+        })
+    }
+
+    /// Counts times from the first one that is left.
+    fn move_base(&mut self, sources: &[impl Source]) {
+        let times = sources.iter().filter_map(Source::time);
+        self.base = times.map(|(ts, _)| ts).min().unwrap_or(0);
+        let heads = (0..).zip(sources);
+        let heads = heads.map(|(number, source)| self.head(source.time(), number));
+        let mut winners: Vec<u64> = self.losers.iter().copied().chain(heads).collect();
+        for place in (1..self.losers.len()).rev() {
+            let (one, other) = (winners[2 * place], winners[2 * place + 1]);
+            (winners[place], self.losers[place]) = (one.min(other), one.max(other));
+        }
+        self.first = winners.get(1).copied().unwrap_or(Heads::END);
+    }
+
+    /// Returns the source of the first event.
+    #[inline]
+    fn first(&self) -> usize {
+        (self.first & !(u64::MAX << self.source_bits)) as usize
+    }
+
+    /// Whether the base has to move before the first event is known.
+    #[inline]
+    fn is_far(&self) -> bool {
+        self.first >= self.far << (self.queue_bits + self.source_bits)
     }
 
     /// Replaces the first event by the next one of its source.
     #[inline]
-    fn replace_first(&mut self, source: usize, next: Option<(i64, u32)>) {
-        let mut winner = head(next, source);
+    fn replace_first(&mut self, source: usize, time: Option<(i64, u32)>) {
+        let mut winner = self.head(time, source);
         let mut place = (self.losers.len() + source) / 2;
         while place > 0 {
             let loser = &mut self.losers[place];
-            // One comparison for both: the compiler makes moves of this that depend on it, and no jump.
-            (winner, *loser) = match *loser < winner {
-                true => (*loser, winner),
-                false => (winner, *loser),
-            };
+            (winner, *loser) = (winner.min(*loser), winner.max(*loser));
             place /= 2;
         }
         self.first = winner;
     }
 }
 
-/// Merges sources. Events of one time and queue come in the order of the sources.
+/// Merges sources, with numbers of queues below `queues`. Events of one time and queue come in the order of the sources.
 fn merge<S: Source, E: From<io::Error>>(
     mut sources: Vec<S>,
+    queues: usize,
     mut visit: impl FnMut(i64, u32, &[u8]) -> Result<(), E>,
 ) -> Result<(), E> {
-    let mut heads = Vec::with_capacity(sources.len());
-    for (number, source) in sources.iter_mut().enumerate() {
-        heads.push(head(source.advance()?, number));
+    for source in &mut sources {
+        source.advance()?;
     }
-    let mut heads = Heads::new(&heads);
-    while let Some((ts, queue, number)) = heads.first() {
+    let mut heads = Heads::new(&sources, queues);
+    loop {
+        if heads.is_far() {
+            if heads.first == Heads::END {
+                return Ok(());
+            }
+            heads.move_base(&sources);
+        }
+        let number = heads.first();
         let source = &mut sources[number];
-        visit(ts, queue, source.event())?;
-        heads.replace_first(number, source.advance()?);
+        if let Some((ts, queue)) = source.time() {
+            visit(ts, queue, source.event())?;
+        }
+        source.advance()?;
+        heads.replace_first(number, source.time());
     }
-    Ok(())
 }
 
 /// A pile that is being read.
 struct PileReader<'a> {
     queue: u32,
-    chunks: Chain<std::slice::Iter<'a, Vec<u8>>, Once<&'a Vec<u8>>>,
+    ts: Option<i64>,
+    chunks: std::vec::IntoIter<&'a [u8]>,
     rest: &'a [u8],
     event: &'a [u8],
 }
 
 impl Source for PileReader<'_> {
     #[inline]
-    fn advance(&mut self) -> io::Result<Option<(i64, u32)>> {
+    fn advance(&mut self) -> io::Result<()> {
         if self.rest.is_empty() {
-            let Some(chunk) = self.chunks.next() else {
-                return Ok(None);
-            };
-            self.rest = chunk;
+            self.rest = self.chunks.next().unwrap_or_default();
         }
-        let Some((ts, event)) = split_event(&mut self.rest) else {
-            return Ok(None);
-        };
-        self.event = event;
-        Ok(Some((ts, self.queue)))
+        let next = split_event(&mut self.rest);
+        self.ts = next.map(|(ts, _)| ts);
+        self.event = next.map_or(&[], |(_, event)| event);
+        Ok(())
+    }
+
+    #[inline]
+    fn time(&self) -> Option<(i64, u32)> {
+        self.ts.map(|ts| (ts, self.queue))
     }
 
     #[inline]
@@ -399,6 +505,7 @@ impl Source for PileReader<'_> {
 /// A run that is being read. All share one file, so each says where it reads.
 struct Run<'a> {
     reader: BufReader<Part<'a>>,
+    time: Option<(i64, u32)>,
     event: Vec<u8>,
 }
 
@@ -422,15 +529,17 @@ impl<'a> Run<'a> {
     fn new(file: &'a File, at: u64, end: u64) -> Run<'a> {
         Run {
             reader: BufReader::with_capacity(BUFFER, Part { file, at, end }),
+            time: None,
             event: Vec::new(),
         }
     }
 }
 
 impl Source for Run<'_> {
-    fn advance(&mut self) -> io::Result<Option<(i64, u32)>> {
+    fn advance(&mut self) -> io::Result<()> {
+        self.time = None;
         if self.reader.fill_buf()?.is_empty() {
-            return Ok(None);
+            return Ok(());
         }
         let mut header = [0; RUN_HEADER];
         self.reader.read_exact(&mut header)?;
@@ -438,10 +547,12 @@ impl Source for Run<'_> {
         self.event
             .resize(u32::from_le_bytes([l0, l1, l2, l3]) as usize, 0);
         self.reader.read_exact(&mut self.event)?;
-        Ok(Some((
-            i64::from_le_bytes(ts),
-            u32::from_le_bytes([q0, q1, q2, q3]),
-        )))
+        self.time = Some((i64::from_le_bytes(ts), u32::from_le_bytes([q0, q1, q2, q3])));
+        Ok(())
+    }
+
+    fn time(&self) -> Option<(i64, u32)> {
+        self.time
     }
 
     fn event(&self) -> &[u8] {
@@ -463,7 +574,7 @@ struct Order<F> {
 }
 
 impl<F> Order<F> {
-    #[inline]
+    #[inline(always)]
     fn take<E>(&mut self, ts: i64, queue: u32, event: &[u8]) -> Result<(), E>
     where
         F: FnMut(Sorted<'_>) -> Result<(), E>,

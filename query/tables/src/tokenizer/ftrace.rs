@@ -240,25 +240,50 @@ impl Packed<'_> {
     /// Decodes as many numbers as there are, up to a batch. Returns how many.
     fn take(&mut self, numbers: &mut [u64; BATCH]) -> usize {
         const FOLLOWED: u64 = 0x8080_8080_8080_8080;
+        let mut rest = *self;
         let mut count = 0;
         while let Some(places) = numbers[count..].first_chunk_mut::<8>() {
-            // Most numbers have one byte, so eight of them often follow each other.
-            match self.0.split_first_chunk::<8>() {
-                Some((bytes, rest)) if u64::from_le_bytes(*bytes) & FOLLOWED == 0 => {
-                    *places = bytes.map(u64::from);
-                    self.0 = rest;
-                }
-                _ => {
-                    for (taken, place) in places.iter_mut().enumerate() {
-                        match self.next() {
-                            Some(number) => *place = number,
-                            None => return count + taken,
-                        }
-                    }
-                }
+            let Some((bytes, behind)) = rest.0.split_first_chunk::<8>() else {
+                break;
+            };
+            let mut word = u64::from_le_bytes(*bytes);
+            if word & FOLLOWED == 0 {
+                // Most numbers have one byte, so eight of them often follow each other.
+                *places = bytes.map(u64::from);
+                rest.0 = behind;
+                count += 8;
+                continue;
             }
-            count += 8;
+            // Those of one or two bytes that the word has before it has others.
+            let mut left = 8;
+            let before = count;
+            for place in places {
+                if word & 0x80 == 0 && left >= 1 {
+                    *place = word & 0x7f;
+                    (word, left) = (word >> 8, left - 1);
+                } else if word & 0x8000 == 0 && left >= 2 {
+                    *place = word & 0x7f | word >> 1 & 0x3f80;
+                    (word, left) = (word >> 16, left - 2);
+                } else {
+                    break;
+                }
+                count += 1;
+            }
+            rest.0 = &rest.0[8 - left..];
+            if count == before {
+                let Some(number) = rest.next() else { break };
+                numbers[count] = number;
+                count += 1;
+            }
         }
+        // The last of them, or of the batch.
+        while let Some(place) = numbers.get_mut(count)
+            && let Some(number) = rest.next()
+        {
+            *place = number;
+            count += 1;
+        }
+        *self = rest;
         count
     }
 }
@@ -268,13 +293,7 @@ impl Iterator for Packed<'_> {
 
     #[inline]
     fn next(&mut self) -> Option<u64> {
-        let (number, rest) = match self.0 {
-            [low @ 0..0x80, rest @ ..] => (u64::from(*low), rest),
-            [low, high @ 0..0x80, rest @ ..] => (u64::from(low & 0x7f) | u64::from(*high) << 7, rest),
-            _ => return take_varint(&mut self.0),
-        };
-        self.0 = rest;
-        Some(number)
+        take_varint(&mut self.0)
     }
 }
 
@@ -378,7 +397,7 @@ fn compact_sched(
             next_prio: prio as i32,
             next_comm,
         };
-        move |bytes: &mut Vec<u8>| switch.encode(bytes)
+        switch.encode()
     });
     if visited?.is_break() {
         return Ok(());
@@ -391,37 +410,41 @@ fn compact_sched(
         column(CompactSched::WAKING_PRIO),
     ];
     let mut flags = column(CompactSched::WAKING_COMMON_FLAGS);
-    let is_whole_wanted = context.output.wants(&FTRACE_EVENT);
     let wakings = Columns::new(wakings, batch);
     let queue = Queue::Wakings(cpu);
-    let visited = each_row(wakings, &names, queue, clock, to, context, |comm, row| {
-        let [pid, target, prio] = row;
-        let (pid, common_flags) = (pid as u32, flags.next().unwrap_or(0) as u16);
-        move |bytes: &mut Vec<u8>| match is_whole_wanted {
-            true => Woken {
+    let mut waking = |[pid, ..]: [u64; 3]| Waking {
+        pid: pid as u32,
+        common_flags: flags.next().unwrap_or(0) as u16,
+    };
+    let visited = match context.output.wants(&FTRACE_EVENT) {
+        true => each_row(wakings, &names, queue, clock, to, context, |comm, row| {
+            let Waking { pid, common_flags } = waking(row);
+            let [_, target, prio] = row;
+            let woken = Woken {
                 pid,
                 common_flags,
                 comm,
                 prio: prio as u16,
                 target_cpu: target as u16,
-            }
-            .encode(bytes),
-            false => Waking { pid, common_flags }.encode(bytes),
-        }
-    });
+            };
+            woken.encode()
+        }),
+        false => each_row(wakings, &names, queue, clock, to, context, |_, row| {
+            waking(row).encode()
+        }),
+    };
     visited.map(drop)
 }
 
-/// Pushes an event for each row: `event` takes its name and its other numbers, and returns what appends the event. Breaks off where a time cannot be
-/// converted.
-fn each_row<F: FnOnce(&mut Vec<u8>)>(
+/// Pushes an event for each row, which `event` makes of its name and its other numbers. Breaks off where a time cannot be converted.
+fn each_row<const N: usize>(
     mut columns: Columns<'_>,
     names: &[StringId],
     queue: Queue,
     clock: ClockId,
     to: &mut To<'_>,
     context: &mut Context<'_>,
-    mut event: impl FnMut(StringId, [u64; 3]) -> F,
+    mut event: impl FnMut(StringId, [u64; 3]) -> [u8; N],
 ) -> io::Result<ControlFlow<()>> {
     let mut time = 0_i64;
     if columns.has_rows() {
@@ -439,7 +462,7 @@ fn each_row<F: FnOnce(&mut Vec<u8>)>(
                     context.stats.add("clock_sync_failure", None, 1);
                     return Ok(ControlFlow::Break(()));
                 };
-                to.sorter.push(ts, queue, event)?;
+                to.sorter.push_short(ts, queue, event)?;
             }
         }
     }
