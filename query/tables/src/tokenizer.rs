@@ -136,7 +136,8 @@ impl Tokenizer {
             return Ok(());
         }
         let number = packet.sequence.unwrap_or(0);
-        let (sequence, is_new) = self.sequences.get_or_begin(number);
+        let (place, is_new) = self.sequences.place(number);
+        let sequence = &mut self.sequences[place];
         if packet.sequence.is_some() && !is_new && packet.has_dropped {
             sequence.losses += 1;
         }
@@ -177,7 +178,7 @@ impl Tokenizer {
             _ => {}
         }
         if packet.flags & NEEDS_STATE != 0 {
-            let (sequence, _) = self.sequences.get_or_begin(number);
+            let sequence = &mut self.sequences[place];
             sequence.needing += 1;
             if number == 0 || !sequence.is_whole {
                 sequence.skipped += 1;
@@ -221,7 +222,8 @@ impl Tokenizer {
         context: &mut Context<'_>,
     ) -> io::Result<()> {
         let number = packet.sequence.unwrap_or(0);
-        let (sequence, _) = self.sequences.get_or_begin(number);
+        let (place, _) = self.sequences.place(number);
+        let sequence = &mut self.sequences[place];
         let ts = match packet.timestamp {
             None => self.latest.max(self.sorter.max_ts()),
             Some(value) => {

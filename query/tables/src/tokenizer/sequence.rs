@@ -1,5 +1,7 @@
 //! What a sequence has said so far, as far as its packets still hold.
 
+use std::ops::{Index, IndexMut};
+
 use ferretto_proto::write::{InternedData, ThreadDescriptor, TracePacketDefaults, TrackEventDefaults};
 use hashbrown::HashMap;
 
@@ -274,23 +276,44 @@ pub(crate) struct Sequences {
 }
 
 impl Sequences {
-    /// Returns the sequence of this number, and whether it is new.
-    pub(crate) fn get_or_begin(&mut self, number: u32) -> (&mut Sequence, bool) {
+    /// Returns the place of a sequence, and whether it is new.
+    #[inline]
+    pub(crate) fn place(&mut self, number: u32) -> (usize, bool) {
+        match self.last {
+            Some((last, place)) if last == number => (place, false),
+            _ => self.find(number),
+        }
+    }
+
+    fn find(&mut self, number: u32) -> (usize, bool) {
         let count = self.all.len();
-        let place = match self.last {
-            Some((last, place)) if last == number => place,
-            _ => *self.places.entry(number).or_insert(count),
-        };
+        let place = *self.places.entry(number).or_insert(count);
         self.last = Some((number, place));
         if place == count {
             self.all.push(Sequence::default());
         }
-        (&mut self.all[place], place == count)
+        (place, place == count)
     }
 
     /// Returns the sequence of this number, if a packet has been of it.
     pub(crate) fn get(&self, number: u32) -> Option<&Sequence> {
         self.all.get(*self.places.get(&number)?)
+    }
+}
+
+impl Index<usize> for Sequences {
+    type Output = Sequence;
+
+    #[inline]
+    fn index(&self, place: usize) -> &Sequence {
+        &self.all[place]
+    }
+}
+
+impl IndexMut<usize> for Sequences {
+    #[inline]
+    fn index_mut(&mut self, place: usize) -> &mut Sequence {
+        &mut self.all[place]
     }
 }
 
