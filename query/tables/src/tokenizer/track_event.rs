@@ -263,7 +263,8 @@ pub(super) fn tokenize(
         passed(Passed::Error, context);
         return Ok(());
     };
-    let legacy = raw.legacy.map(Legacy::new).unwrap_or_default();
+    let legacy = raw.legacy.map(Legacy::new);
+    let legacy = legacy.as_ref().unwrap_or(Legacy::NONE);
     let kind = match raw.kind {
         BEGIN => Kind::Begin,
         END => Kind::End,

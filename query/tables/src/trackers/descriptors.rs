@@ -274,8 +274,14 @@ pub(crate) fn track_of(
     for (track, name) in context.descriptors.renamed.drain(..) {
         tracks.set_name(track, name);
     }
-    ensure(uuid, name, sequence, tracks, processes, context)?;
-    let place = context.descriptors.states.get(&uuid)?.place.clone()?;
+    let place = |context: &Context<'_>| context.descriptors.states.get(&uuid)?.place.clone();
+    let place = match place(context) {
+        Some(place) => place,
+        None => {
+            ensure(uuid, name, sequence, tracks, processes, context)?;
+            place(context)?
+        }
+    };
     match place {
         Place::Track(track) => Some(track),
         Place::Group(_) if event == Event::Counter => None,

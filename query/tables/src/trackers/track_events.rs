@@ -218,8 +218,9 @@ impl Trackers {
         let Some((event, lists, legacy)) = Event::decode(&mut encoded) else {
             return;
         };
+        let legacy = legacy.as_ref().unwrap_or(Legacy::NONE);
         if self
-            .try_track_event(ts, event, &lists, &legacy, encoded, context)
+            .try_track_event(ts, event, &lists, legacy, encoded, context)
             .is_none()
         {
             context.stats.add("track_event_parser_errors", None, 1);
@@ -446,7 +447,11 @@ impl Trackers {
         Some(())
     }
 
+    #[inline]
     fn note_extras(&mut self, ts: i64, utid: Utid, extras: Extras, context: &mut Context<'_>) {
+        if extras.logged.is_empty() && extras.processes.is_empty() {
+            return;
+        }
         for pid in extras.processes {
             self.processes.process(pid);
         }

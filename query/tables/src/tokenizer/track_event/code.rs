@@ -165,7 +165,7 @@ impl Event {
     }
 
     /// Reads what [`encode`](Event::encode) wrote. Arguments are left in `from`.
-    pub(crate) fn decode<'a>(from: &mut &'a [u8]) -> Option<(Event, Lists<'a>, Legacy<'a>)> {
+    pub(crate) fn decode<'a>(from: &mut &'a [u8]) -> Option<(Event, Lists<'a>, Option<Legacy<'a>>)> {
         let ([kind, flags, head @ ..], rest) = from.split_first_chunk::<HEAD>()?;
         *from = rest;
         let kind = match *kind {
@@ -217,8 +217,8 @@ impl Event {
             };
         }
         let legacy = match has(LEGACY) {
-            true => Legacy::new(take_bytes(from)?),
-            false => Legacy::default(),
+            true => Some(Legacy::new(take_bytes(from)?)),
+            false => None,
         };
         Some((event, lists, legacy))
     }
