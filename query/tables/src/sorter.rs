@@ -195,8 +195,6 @@ pub(crate) struct Sorter {
     /// The bytes that `queues` have.
     held: usize,
     queues: Vec<Queue>,
-    /// The most queues that there have been.
-    most_queues: usize,
     runs: Option<Runs>,
     max_ts: i64,
     /// Events before time 0, which do not exist.
@@ -216,7 +214,6 @@ impl Sorter {
             budget,
             held: 0,
             queues: Vec::new(),
-            most_queues: 0,
             runs: None,
             max_ts: 0,
             negative: 0,
@@ -259,7 +256,6 @@ impl Sorter {
         let queue = queue as usize;
         if queue >= self.queues.len() {
             self.queues.resize_with(queue + 1, Queue::default);
-            self.most_queues = self.most_queues.max(queue + 1);
         }
         self.held += self.queues[queue].push(ts, push);
         self.max_ts = self.max_ts.max(ts);
@@ -286,7 +282,7 @@ impl Sorter {
                 event: &[],
             })
         });
-        merge(piles.collect(), self.most_queues, visit)
+        merge(piles.collect(), visit)
     }
 
     fn spill(&mut self) -> io::Result<()> {
@@ -342,9 +338,7 @@ impl Sorter {
             return Ok(());
         };
         let runs = bounds.iter().map(|(begin, end)| Run::new(&file, *begin, *end));
-        merge(runs.collect(), self.most_queues, |ts, queue, event| {
-            order.take(ts, queue, event)
-        })?;
+        merge(runs.collect(), |ts, queue, event| order.take(ts, queue, event))?;
         order.flush()
     }
 }
@@ -363,76 +357,49 @@ trait Source {
 
 /// The events of all sources that are next, as a tree of matches: the sources are its leaves, and each place below the first has the head that lost there.
 ///
-/// A *head* is one number that says what comes first: the time from a base on, the queue, and the source. Times too far from the base are equal; when only
-/// such are left, the base moves.
+/// A *head* is one number that says what comes first: time, queue, source.
 struct Heads {
-    first: u64,
-    losers: Vec<u64>,
-    base: i64,
-    /// The time, from the base on, of all that is too far from it.
-    far: u64,
-    queue_bits: u32,
-    source_bits: u32,
+    first: u128,
+    losers: Vec<u128>,
 }
 
 impl Heads {
-    /// The head of a source that has ended. No source has the number in it.
-    const END: u64 = u64::MAX;
+    /// The head of a source that has ended.
+    const END: u128 = u128::MAX;
 
-    /// Makes heads of so many sources, with numbers of queues below `queues`.
-    fn new(sources: &[impl Source], queues: usize) -> Heads {
-        let bits = |most: usize| usize::BITS - most.leading_zeros();
-        let (queue_bits, source_bits) = (bits(queues), bits(sources.len()));
-        let mut heads = Heads {
-            first: Heads::END,
-            losers: vec![Heads::END; sources.len()],
-            base: 0,
-            far: u64::MAX >> (queue_bits + source_bits),
-            queue_bits,
-            source_bits,
-        };
-        heads.move_base(sources);
-        heads
+    fn new(sources: &[impl Source]) -> Heads {
+        let mut losers = vec![Heads::END; sources.len()];
+        let heads = sources.iter().enumerate();
+        let heads = heads.map(|(number, source)| Heads::head(source.time(), number));
+        let mut winners: Vec<u128> = losers.iter().copied().chain(heads).collect();
+        for place in (1..losers.len()).rev() {
+            let (one, other) = (winners[2 * place], winners[2 * place + 1]);
+            (winners[place], losers[place]) = (one.min(other), one.max(other));
+        }
+        Heads {
+            first: winners.get(1).copied().unwrap_or(Heads::END),
+            losers,
+        }
     }
 
     #[inline]
-    fn head(&self, time: Option<(i64, u32)>, source: usize) -> u64 {
+    fn head(time: Option<(i64, u32)>, source: usize) -> u128 {
+        // No time is negative.
         time.map_or(Heads::END, |(ts, queue)| {
-            let time = ((ts - self.base) as u64).min(self.far);
-            (time << self.queue_bits | u64::from(queue)) << self.source_bits | source as u64
+            u128::from(ts as u64) << 64 | u128::from(queue) << 32 | source as u128
         })
     }
 
-    /// Counts times from the first one that is left.
-    fn move_base(&mut self, sources: &[impl Source]) {
-        let times = sources.iter().filter_map(Source::time);
-        self.base = times.map(|(ts, _)| ts).min().unwrap_or(0);
-        let heads = (0..).zip(sources);
-        let heads = heads.map(|(number, source)| self.head(source.time(), number));
-        let mut winners: Vec<u64> = self.losers.iter().copied().chain(heads).collect();
-        for place in (1..self.losers.len()).rev() {
-            let (one, other) = (winners[2 * place], winners[2 * place + 1]);
-            (winners[place], self.losers[place]) = (one.min(other), one.max(other));
-        }
-        self.first = winners.get(1).copied().unwrap_or(Heads::END);
-    }
-
-    /// Returns the source of the first event.
+    /// Returns the source of the first event; `None` if all have ended.
     #[inline]
-    fn first(&self) -> usize {
-        (self.first & !(u64::MAX << self.source_bits)) as usize
-    }
-
-    /// Whether the base has to move before the first event is known.
-    #[inline]
-    fn is_far(&self) -> bool {
-        self.first >= self.far << (self.queue_bits + self.source_bits)
+    fn first(&self) -> Option<usize> {
+        (self.first != Heads::END).then_some(self.first as u32 as usize)
     }
 
     /// Replaces the first event by the next one of its source.
     #[inline]
     fn replace_first(&mut self, source: usize, time: Option<(i64, u32)>) {
-        let mut winner = self.head(time, source);
+        let mut winner = Heads::head(time, source);
         let mut place = (self.losers.len() + source) / 2;
         while place > 0 {
             let loser = &mut self.losers[place];
@@ -443,24 +410,16 @@ impl Heads {
     }
 }
 
-/// Merges sources, with numbers of queues below `queues`. Events of one time and queue come in the order of the sources.
+/// Merges sources. Events of one time and queue come in the order of the sources.
 fn merge<S: Source, E: From<io::Error>>(
     mut sources: Vec<S>,
-    queues: usize,
     mut visit: impl FnMut(i64, u32, &[u8]) -> Result<(), E>,
 ) -> Result<(), E> {
     for source in &mut sources {
         source.advance()?;
     }
-    let mut heads = Heads::new(&sources, queues);
-    loop {
-        if heads.is_far() {
-            if heads.first == Heads::END {
-                return Ok(());
-            }
-            heads.move_base(&sources);
-        }
-        let number = heads.first();
+    let mut heads = Heads::new(&sources);
+    while let Some(number) = heads.first() {
         let source = &mut sources[number];
         if let Some((ts, queue)) = source.time() {
             visit(ts, queue, source.event())?;
@@ -468,6 +427,7 @@ fn merge<S: Source, E: From<io::Error>>(
         source.advance()?;
         heads.replace_first(number, source.time());
     }
+    Ok(())
 }
 
 /// A pile that is being read.

@@ -51,7 +51,7 @@ fn events_come_in_the_order_of_the_trace_processor_whatever_the_memory() {
     for seed in 0..200 {
         let mut numbers = Numbers(seed);
         let (queues, times) = (1 + numbers.below(5), 1 + numbers.below(60));
-        // Half of them are so far apart that times have to be counted anew on the way.
+        // Half of them are as far apart as they can be.
         let step = if seed % 2 == 0 { 1 } else { i64::MAX / 60 };
         let events: Vec<(i64, u32, u64)> = (0..numbers.below(300))
             .map(|number| {

@@ -254,22 +254,20 @@ impl Packed<'_> {
                 count += 8;
                 continue;
             }
-            // Those of one or two bytes that the word has before it has others.
+            // Those of one or two bytes that the word has before it has others. Which of both a number is follows no order, so it decides no branch.
             let mut left = 8;
             let before = count;
             for place in places {
-                if word & 0x80 == 0 && left >= 1 {
-                    *place = word & 0x7f;
-                    (word, left) = (word >> 8, left - 1);
-                } else if word & 0x8000 == 0 && left >= 2 {
-                    *place = word & 0x7f | word >> 1 & 0x3f80;
-                    (word, left) = (word >> 16, left - 2);
-                } else {
+                let len = 1 + (word >> 7 & 1);
+                if word & 0x8080 == 0x8080 || left < len {
                     break;
                 }
+                *place = word & 0x7f | word >> 1 & 0x3f80 & (len - 1).wrapping_neg();
+                word >>= 8 * len;
+                left -= len;
                 count += 1;
             }
-            rest.0 = &rest.0[8 - left..];
+            rest.0 = &rest.0[8 - left as usize..];
             if count == before {
                 let Some(number) = rest.next() else { break };
                 numbers[count] = number;

@@ -58,16 +58,16 @@ impl Several {
         if std::mem::replace(&mut self.is_empty, true) {
             return;
         }
-        self.category_iids.clear();
-        self.extra.clear();
-        self.extra_uuids.clear();
-        self.extra_double.clear();
-        self.extra_double_uuids.clear();
-        self.flows_old.clear();
-        self.flows.clear();
-        self.ended_old.clear();
-        self.ended.clear();
-        self.counters.clear();
+        empty(&mut self.category_iids);
+        empty(&mut self.extra);
+        empty(&mut self.extra_uuids);
+        empty(&mut self.extra_double);
+        empty(&mut self.extra_double_uuids);
+        empty(&mut self.flows_old);
+        empty(&mut self.flows);
+        empty(&mut self.ended_old);
+        empty(&mut self.ended);
+        empty(&mut self.counters);
     }
 
     /// Takes in one of the fields that are only here.
@@ -104,6 +104,13 @@ impl Several {
             ended_flows: choose(&self.ended, &self.ended_old),
         }
     }
+}
+
+/// Empties a list, and gives back what only an unusual event needed.
+fn empty<T>(list: &mut Vec<T>) {
+    const MOST_KEPT: usize = 1 << 10;
+    list.clear();
+    list.shrink_to(MOST_KEPT);
 }
 
 /// What an event says, before it is looked into.
