@@ -403,7 +403,9 @@ impl Heads {
         let mut place = (self.losers.len() + source) / 2;
         while place > 0 {
             let loser = &mut self.losers[place];
-            (winner, *loser) = (winner.min(*loser), winner.max(*loser));
+            // Which is first follows no order where events of several CPUs come in turns, so it decides no branch.
+            let exchanged = (winner ^ *loser) & u128::from(*loser < winner).wrapping_neg();
+            (winner, *loser) = (winner ^ exchanged, *loser ^ exchanged);
             place /= 2;
         }
         self.first = winner;
