@@ -282,7 +282,8 @@ impl Read for Expander<'_> {
 /// # Errors
 /// If they cannot be read at all.
 pub fn expander(packet: &[u8]) -> Result<Option<Expander<'_>>, ExpandError> {
-    let compressed = Reader::new(packet).map_while(Result::ok).find_map(|field| {
+    let mut fields = Reader::new(packet);
+    let compressed = std::iter::from_fn(|| fields.next_field()).find_map(|field| {
         let kind = match field.number {
             TracePacket::COMPRESSED_PACKETS => Codec::Deflate,
             TracePacket::ZSTD_COMPRESSED_PACKETS => Codec::Zstd { level: 0 },

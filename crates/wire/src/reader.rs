@@ -5,7 +5,7 @@
 //! to another reader) and stops at the first error.
 
 use crate::tag::{MAX_FIELD_NUMBER, WireType, field_number, wire_type};
-use crate::varint::{VarintError, decode_varint};
+use crate::varint::{VarintError, decode_varint, load_varint};
 use std::fmt;
 use std::iter::FusedIterator;
 
@@ -125,8 +125,10 @@ impl std::error::Error for WireError {}
 /// is [`Value::Bytes`], to be given to another reader.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
-    bytes: &'a [u8],
-    position: usize,
+    /// What is not read yet.
+    rest: &'a [u8],
+    /// The bytes of the whole message.
+    len: usize,
     failed: bool,
 }
 
@@ -135,8 +137,8 @@ impl<'a> Reader<'a> {
     #[inline]
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self {
-            bytes,
-            position: 0,
+            rest: bytes,
+            len: bytes.len(),
             failed: false,
         }
     }
@@ -144,25 +146,37 @@ impl<'a> Reader<'a> {
     /// Offset of the next field; of the field that is wrong after an error.
     #[inline]
     pub fn position(&self) -> usize {
-        self.position
+        self.len - self.rest.len()
     }
 
     /// Everything from [`Reader::position`] on.
     #[inline]
     pub fn remaining(&self) -> &'a [u8] {
-        &self.bytes[self.position..]
+        self.rest
+    }
+
+    /// The next field; `None` at the end, and from the first error on. For loops that are hot: this is always compiled into its caller, where the fields
+    /// that it has no use for cost little.
+    #[inline(always)]
+    pub fn next_field(&mut self) -> Option<Field<'a>> {
+        if self.failed || self.rest.is_empty() {
+            return None;
+        }
+        let field = self.read_field();
+        self.failed = field.is_err();
+        field.ok()
     }
 
     #[inline(always)]
     fn read_field(&mut self) -> Result<Field<'a>, WireError> {
-        let position = self.position;
         let mut cursor = Cursor {
-            field: position,
-            rest: &self.bytes[position..],
+            field: Reader::position(self),
+            rest: self.rest,
         };
         let tag = cursor.varint()?;
         let number = field_number(tag);
         if number == 0 || number > u64::from(MAX_FIELD_NUMBER) {
+            let position = cursor.field;
             return Err(WireError::InvalidFieldNumber { position, number });
         }
         let value = match wire_type(tag) {
@@ -173,13 +187,18 @@ impl<'a> Reader<'a> {
                 Value::Bytes(cursor.take(len)?)
             }
             Ok(WireType::Fixed32) => Value::Fixed32(u32::from_le_bytes(cursor.array()?)),
-            Err(wire_type) => return Err(WireError::UnsupportedWireType { position, wire_type }),
+            Err(wire_type) => {
+                let position = cursor.field;
+                return Err(WireError::UnsupportedWireType { position, wire_type });
+            }
         };
-        self.position = self.bytes.len() - cursor.rest.len();
+        // Whoever has no use for these bytes does not pay for them: nothing here can panic.
+        let raw = self.rest.get(..self.rest.len() - cursor.rest.len());
+        self.rest = cursor.rest;
         Ok(Field {
             number: number as u32,
             value,
-            raw: &self.bytes[position..self.position],
+            raw: raw.unwrap_or_default(),
         })
     }
 }
@@ -189,7 +208,7 @@ impl<'a> Iterator for Reader<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
-        if self.failed || self.position == self.bytes.len() {
+        if self.failed || self.rest.is_empty() {
             return None;
         }
         let field = self.read_field();
@@ -208,15 +227,30 @@ struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
+    /// Most varints have one byte.
     #[inline(always)]
     fn varint(&mut self) -> Result<u64, WireError> {
+        if let [byte @ 0..0x80, rest @ ..] = self.rest {
+            self.rest = rest;
+            return Ok(u64::from(*byte));
+        }
+        let (value, len) = long_varint(self.rest);
+        match self.rest.get(len..) {
+            Some(rest) if len > 0 => {
+                self.rest = rest;
+                Ok(value)
+            }
+            _ => Err(self.no_varint()),
+        }
+    }
+
+    #[cold]
+    fn no_varint(&self) -> WireError {
         let position = self.field;
-        let (value, len) = decode_varint(self.rest).map_err(|error| match error {
-            VarintError::Truncated => WireError::Truncated { position },
-            VarintError::Overlong => WireError::OverlongVarint { position },
-        })?;
-        self.rest = &self.rest[len..];
-        Ok(value)
+        match decode_varint(self.rest) {
+            Err(VarintError::Overlong) => WireError::OverlongVarint { position },
+            Err(VarintError::Truncated) | Ok(_) => WireError::Truncated { position },
+        }
     }
 
     #[inline(always)]
@@ -238,4 +272,13 @@ impl<'a> Cursor<'a> {
         self.rest = rest;
         Ok(bytes)
     }
+}
+
+/// The varint that `bytes` begin with, and its size; 0 if they do not begin with one. A function of its own, so that the loops that read fields stay small;
+/// both numbers come back in registers.
+#[inline(never)]
+fn long_varint(bytes: &[u8]) -> (u64, usize) {
+    load_varint(bytes)
+        .or_else(|| decode_varint(bytes).ok())
+        .unwrap_or_default()
 }

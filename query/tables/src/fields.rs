@@ -5,9 +5,10 @@
 use ferretto_wire::{Field, Reader, Value, take_varint};
 
 /// Walks the fields of a message up to its end or to the first damage.
-#[inline]
+#[inline(always)]
 pub(crate) fn fields(message: &[u8]) -> impl Iterator<Item = Field<'_>> {
-    Reader::new(message).map_while(Result::ok)
+    let mut reader = Reader::new(message);
+    std::iter::from_fn(move || reader.next_field())
 }
 
 /// Returns the number in a field, however it is encoded.

@@ -16,8 +16,6 @@ use crate::strings::Strings;
 pub(crate) struct Output<'a> {
     sink: &'a mut dyn Sink,
     tables: Vec<Rows>,
-    /// Whether rows of a table are kept.
-    wanted: Vec<bool>,
     /// The times of all that counts for it, if `trace_bounds` is wanted.
     bounds: Option<Bounds>,
     /// What went wrong first. Trackers go on; the import stops soon.
@@ -28,8 +26,7 @@ impl<'a> Output<'a> {
     pub(crate) fn new(sink: &'a mut dyn Sink, tables: &Selection) -> Output<'a> {
         Output {
             sink,
-            tables: TABLES.iter().map(|table| Rows::new(table)).collect(),
-            wanted: TABLES.iter().map(|table| tables.has(table)).collect(),
+            tables: TABLES.iter().map(|table| Rows::new(table, tables)).collect(),
             bounds: tables.has(&TRACE_BOUNDS).then(Bounds::new),
             failed: None,
         }
@@ -38,7 +35,7 @@ impl<'a> Output<'a> {
     /// Whether somebody reads this table.
     #[inline]
     pub(crate) fn wants(&self, table: &'static Table) -> bool {
-        self.wanted[table.index]
+        self.tables[table.index].is_wanted
     }
 
     /// Makes a cell of text that is not in the pool. Only the next row of this table may have it.
@@ -75,7 +72,8 @@ impl<'a> Output<'a> {
         row: &Row<N>,
         strings: &Strings,
     ) {
-        if self.wants(table) && self.tables[table.index].push(row, strings) {
+        let rows = &mut self.tables[table.index];
+        if rows.is_wanted && rows.push(row, strings) {
             self.settle(table, strings);
         }
     }

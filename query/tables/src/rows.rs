@@ -6,11 +6,12 @@
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
-use arrow_buffer::{BooleanBufferBuilder, NullBuffer, OffsetBuffer, ScalarBuffer};
+use arrow_buffer::{BooleanBufferBuilder, Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 
 use crate::error::Error;
+use crate::import::Selection;
 use crate::schema::{Kind, Table};
-use crate::strings::{StringId, Strings};
+use crate::strings::{PADDING, Pool, SHORT, StringId, Strings};
 
 /// The rows of a batch.
 const ROWS: usize = 1 << 14;
@@ -18,7 +19,7 @@ const ROWS: usize = 1 << 14;
 const TEXT: usize = 8 << 20;
 /// The rows of a block. Divides [`ROWS`].
 const BLOCK: usize = 256;
-/// From one column of a block to the next: not a power of two, as the cells of a row would compete for one place in the cache.
+/// The room for a column of a block: not a power of two, as the cells of a row would compete for one place in the cache.
 const STRIDE: usize = BLOCK + 8;
 /// The most columns of a table.
 const MOST_COLUMNS: usize = 24;
@@ -116,6 +117,12 @@ impl<const N: usize> Row<N> {
         }
     }
 
+    /// Returns a number that is not null.
+    #[inline(always)]
+    pub(crate) fn int(&self, column: usize) -> i64 {
+        self.bits[column] as i64
+    }
+
     /// Changes a cell.
     #[inline(always)]
     pub(crate) fn set(&mut self, column: usize, cell: Cell) {
@@ -127,10 +134,13 @@ impl<const N: usize> Row<N> {
 /// The latest rows, column by column.
 struct Block {
     rows: usize,
-    /// The cells of each column, [`STRIDE`] apart: numbers as they are, text as its number in the pool or as [`OWN_TEXT`].
-    cells: Vec<u64>,
+    /// The cells of each column: numbers as they are, text as its number in the pool or as [`OWN_TEXT`].
+    cells: Vec<[u64; STRIDE]>,
     /// For each eight columns and each row, a bit for each cell that is null.
     nulls: [[u8; BLOCK]; MOST_COLUMNS / 8],
+    /// A bit for each column that has a null, and one for each that has nothing else.
+    some_null: u32,
+    all_null: u32,
     /// Text that is not in the pool.
     texts: String,
 }
@@ -139,8 +149,10 @@ impl Block {
     fn new(columns: usize) -> Block {
         Block {
             rows: 0,
-            cells: vec![0; columns * STRIDE],
+            cells: vec![[0; STRIDE]; columns],
             nulls: [[0; BLOCK]; MOST_COLUMNS / 8],
+            some_null: 0,
+            all_null: u32::MAX,
             texts: String::new(),
         }
     }
@@ -148,15 +160,27 @@ impl Block {
     #[inline(always)]
     fn push<const N: usize>(&mut self, row: &Row<N>) {
         let at = self.rows % BLOCK;
-        let cells = &mut self.cells[..N * STRIDE];
-        for (column, bits) in row.bits.iter().enumerate() {
-            cells[column * STRIDE + at] = *bits;
+        // Known sizes, so that no cell needs a check of its place.
+        if let Some(columns) = self.cells.first_chunk_mut::<N>() {
+            for (cells, bits) in columns.iter_mut().zip(&row.bits) {
+                cells[at] = *bits;
+            }
         }
         let nulls = row.nulls.to_le_bytes();
         for (nulls, bits) in self.nulls.iter_mut().zip(nulls).take(N.div_ceil(8)) {
             nulls[at] = bits;
         }
+        self.some_null |= row.nulls;
+        self.all_null &= row.nulls;
         self.rows = at + 1;
+    }
+
+    /// Begins anew.
+    fn clear(&mut self) {
+        self.rows = 0;
+        self.some_null = 0;
+        self.all_null = u32::MAX;
+        self.texts.clear();
     }
 
     /// Keeps text that is not in the pool, for the next row.
@@ -172,42 +196,55 @@ impl Block {
     }
 
     fn column(&self, at: usize) -> &[u64] {
-        &self.cells[at * STRIDE..][..self.rows]
+        &self.cells[at][..self.rows]
     }
 
-    /// Returns for each eight rows of a column a bit for each cell that is null, and a bit for each row that there is.
-    fn nulls(&self, at: usize) -> impl Iterator<Item = (u8, u8)> {
+    /// Returns which cells of a column are null.
+    fn nulls(&self, at: usize) -> Nulls {
+        match (self.some_null >> at & 1 != 0, self.all_null >> at & 1 != 0) {
+            (false, _) => Nulls::None,
+            (true, true) => Nulls::All,
+            (true, false) => Nulls::But(self.valid(at)),
+        }
+    }
+
+    /// Returns a bit for each cell of a column that is not null. Bits behind the last row mean nothing.
+    fn valid(&self, at: usize) -> [u8; BLOCK / 8] {
         let rows = self.nulls[at / 8].as_chunks::<8>().0;
         let of_column = 0x0101_0101_0101_0101_u64 << (at % 8);
-        let count = self.rows;
-        rows[..count.div_ceil(8)]
-            .iter()
-            .enumerate()
-            .map(move |(eight, rows)| {
-                // One bit of each byte is left, in its lowest place; the product has all of them side by side in its highest byte.
-                let bits = (u64::from_le_bytes(*rows) & of_column) >> (at % 8);
-                let side_by_side = (bits.wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8;
-                let beyond = 8_usize.saturating_sub(count - eight * 8);
-                (side_by_side, 0xff >> beyond)
-            })
+        let mut valid = [0; BLOCK / 8];
+        for (valid, rows) in valid.iter_mut().zip(&rows[..self.rows.div_ceil(8)]) {
+            // One bit of each byte is left, in its lowest place; the product has all of them side by side in its highest byte.
+            let bits = (!u64::from_le_bytes(*rows) & of_column) >> (at % 8);
+            *valid = (bits.wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8;
+        }
+        valid
     }
 
-    /// Returns bytes that begin with a text, and its length.
-    #[inline]
-    fn text<'a>(&'a self, cell: u64, strings: &'a Strings) -> (&'a [u8], usize) {
+    /// Returns the text of a cell.
+    fn text<'a>(&'a self, cell: u64, strings: &'a Strings) -> &'a [u8] {
         match cell & OWN_TEXT {
-            0 => strings.bytes(StringId(cell as u32)),
+            0 => strings.get(StringId(cell as u32)).as_bytes(),
             _ => {
                 let place = (cell & !OWN_TEXT) >> 32;
-                (&self.texts.as_bytes()[place as usize..], cell as u32 as usize)
+                &self.texts.as_bytes()[place as usize..][..cell as u32 as usize]
             }
         }
     }
 }
 
+/// The cells of a column of a block that are null.
+enum Nulls {
+    None,
+    All,
+    /// All but those that have a bit here.
+    But([u8; BLOCK / 8]),
+}
+
 enum Values {
-    Int(Vec<i64>),
-    Float(Vec<f64>),
+    Int(Vec<u64>),
+    /// Their bits.
+    Float(Vec<u64>),
     /// Where each text ends, and all texts. Bytes behind the last end mean nothing.
     Text(Vec<i32>, Vec<u8>),
 }
@@ -235,42 +272,26 @@ impl Column {
     /// Takes over the column `at` of a block.
     fn extend(&mut self, block: &Block, at: usize, strings: &Strings) {
         let cells = block.column(at);
-        let mut valid = [0; BLOCK / 8];
-        let (mut any_valid, mut any_null) = (0, 0);
-        for (bits, (nulls, mask)) in valid.iter_mut().zip(block.nulls(at)) {
-            *bits = !nulls & mask;
-            any_valid |= *bits;
-            any_null |= nulls & mask;
-        }
-        match &mut self.values {
-            Values::Int(values) => values.extend(cells.iter().map(|cell| *cell as i64)),
-            Values::Float(values) => values.extend(cells.iter().map(|cell| f64::from_bits(*cell))),
-            Values::Text(ends, _) if any_valid == 0 => {
+        let nulls = block.nulls(at);
+        match (&mut self.values, &nulls) {
+            (Values::Int(values) | Values::Float(values), _) => values.extend_from_slice(cells),
+            (Values::Text(ends, _), Nulls::All) => {
                 let end = ends.last().copied().unwrap_or(0);
                 ends.resize(ends.len() + cells.len(), end);
             }
-            Values::Text(ends, texts) if any_null == 0 => {
-                let mut end = last_end(ends);
-                ends.extend(cells.iter().map(|cell| {
-                    end = put_text(block.text(*cell, strings), texts, end);
-                    end as i32
-                }));
+            (Values::Text(ends, texts), Nulls::None) => {
+                put_texts(cells, |_| true, ends, texts, block, strings);
             }
-            Values::Text(ends, texts) => {
-                let mut end = last_end(ends);
-                let rows = cells.iter().enumerate();
-                ends.extend(rows.map(|(row, cell)| {
-                    if valid[row / 8] >> (row % 8) & 1 != 0 {
-                        end = put_text(block.text(*cell, strings), texts, end);
-                    }
-                    end as i32
-                }));
+            (Values::Text(ends, texts), Nulls::But(valid)) => {
+                let is_valid = |row| valid[row / 8 % valid.len()] >> (row % 8) & 1 != 0;
+                put_texts(cells, is_valid, ends, texts, block, strings);
             }
         }
-        match &mut self.valid {
-            Some(all) if any_null == 0 || any_valid == 0 => all.append_n(cells.len(), any_null == 0),
-            Some(all) => all.append_packed_range(0..cells.len(), &valid),
-            None => {}
+        match (&mut self.valid, nulls) {
+            (Some(all), Nulls::But(valid)) => all.append_packed_range(0..cells.len(), &valid),
+            (Some(all), Nulls::None) => all.append_n(cells.len(), true),
+            (Some(all), Nulls::All) => all.append_n(cells.len(), false),
+            (None, _) => {}
         }
     }
 
@@ -284,15 +305,21 @@ impl Column {
         Ok(match &mut self.values {
             Values::Int(values) => {
                 let next = Vec::with_capacity(values.len());
-                let values = ScalarBuffer::from(std::mem::replace(values, next));
-                Arc::new(Int64Array::try_new(values, nulls)?)
+                let values = Buffer::from_vec(std::mem::replace(values, next));
+                Arc::new(Int64Array::try_new(values.into(), nulls)?)
             }
             Values::Float(values) => {
                 let next = Vec::with_capacity(values.len());
-                let values = ScalarBuffer::from(std::mem::replace(values, next));
-                Arc::new(Float64Array::try_new(values, nulls)?)
+                let values = Buffer::from_vec(std::mem::replace(values, next));
+                Arc::new(Float64Array::try_new(values.into(), nulls)?)
             }
             Values::Text(ends, texts) => {
+                let rows = ends.len() - 1;
+                if nulls.as_ref().is_some_and(|nulls| nulls.null_count() == rows) {
+                    // Many columns have nothing, and nothing needs no check.
+                    ends.truncate(1);
+                    return Ok(Arc::new(StringArray::new_null(rows)));
+                }
                 let mut next = Vec::with_capacity(ends.len());
                 next.push(0);
                 let ends = OffsetBuffer::new(ScalarBuffer::from(std::mem::replace(ends, next)));
@@ -313,19 +340,94 @@ fn last_end(ends: &[i32]) -> usize {
     ends.last().map_or(0, |end| *end as usize)
 }
 
-/// Puts a text, given as bytes that begin with it and its length, at `end`. Returns where it ends. Behind that may be more bytes: most texts are short, and a
-/// copy of a fixed size needs no call.
-#[inline(always)]
-fn put_text((from, len): (&[u8], usize), to: &mut Vec<u8>, end: usize) -> usize {
-    const SHORT: usize = 16;
-    if to.len() < end + SHORT.max(len) {
-        to.resize(end + SHORT.max(len) + BLOCK * SHORT, 0);
+/// Puts the texts of those cells that are valid behind the texts of a column, and where they end behind its ends. Bytes behind the last end mean nothing.
+fn put_texts(
+    cells: &[u64],
+    is_valid: impl Fn(usize) -> bool,
+    ends: &mut Vec<i32>,
+    texts: &mut Vec<u8>,
+    block: &Block,
+    strings: &Strings,
+) {
+    let mut end = last_end(ends);
+    let first = ends.len();
+    ends.resize(first + cells.len(), 0);
+    let ends = &mut ends[first..];
+    let short = ShortTexts {
+        pool: strings.short_texts(),
+        own: block.texts.as_bytes(),
+    };
+    let mut row = 0;
+    loop {
+        let put;
+        (put, end) = short.put(
+            &cells[row..],
+            |at| is_valid(row + at),
+            &mut ends[row..],
+            texts,
+            end,
+        );
+        row += put;
+        let Some(cell) = cells.get(row) else { return };
+        let text = block.text(*cell, strings);
+        let begin = end;
+        end += text.len();
+        // Room for the others, if they are short.
+        let room = end + (cells.len() - row) * SHORT;
+        if texts.len() < room {
+            texts.resize(room + BLOCK * SHORT, 0);
+        }
+        texts[begin..end].copy_from_slice(text);
+        ends[row] = end as i32;
+        row += 1;
     }
-    match from.first_chunk::<SHORT>() {
-        Some(short) if len <= SHORT => to[end..end + SHORT].copy_from_slice(short),
-        _ => to[end..end + len].copy_from_slice(&from[..len]),
+}
+
+/// Where short texts are.
+#[derive(Clone, Copy)]
+struct ShortTexts<'a> {
+    pool: Pool<'a>,
+    /// Those that are not in the pool, with [`PADDING`] behind them.
+    own: &'a [u8],
+}
+
+impl ShortTexts<'_> {
+    /// Puts texts, up to one that is not short or has no room. Returns how many cells that were, and where the texts end. A copy of a fixed size needs no call.
+    #[inline]
+    fn put(
+        self,
+        cells: &[u64],
+        is_valid: impl Fn(usize) -> bool,
+        ends: &mut [i32],
+        texts: &mut [u8],
+        mut end: usize,
+    ) -> (usize, usize) {
+        for (row, (cell, to)) in cells.iter().zip(ends).enumerate() {
+            if is_valid(row) {
+                let place = texts
+                    .get_mut(end..)
+                    .and_then(|rest| rest.first_chunk_mut::<SHORT>());
+                let (Some((bytes, len)), Some(place)) = (self.get(*cell), place) else {
+                    return (row, end);
+                };
+                *place = *bytes;
+                end += len;
+            }
+            *to = end as i32;
+        }
+        (cells.len(), end)
     }
-    end + len
+
+    /// Returns bytes that begin with a text, and its length, if it is short.
+    #[inline(always)]
+    fn get(&self, cell: u64) -> Option<(&[u8; SHORT], usize)> {
+        if cell & OWN_TEXT == 0 {
+            return self.pool.short(StringId(cell as u32));
+        }
+        let (place, len) = ((cell & !OWN_TEXT) >> 32, cell as u32 as usize);
+        let bytes = self.own.get(place as usize..)?.first_chunk()?;
+        (len <= SHORT).then_some((bytes, len))
+    }
 }
 
 /// The rows of one table that are in no batch yet.
@@ -335,10 +437,12 @@ pub(crate) struct Rows {
     columns: Vec<Column>,
     /// The rows in `columns`.
     rows: usize,
+    /// Whether somebody reads the table.
+    pub(crate) is_wanted: bool,
 }
 
 impl Rows {
-    pub(crate) fn new(table: &'static Table) -> Rows {
+    pub(crate) fn new(table: &'static Table, tables: &Selection) -> Rows {
         let columns = table.columns.iter();
         Rows {
             table,
@@ -347,6 +451,7 @@ impl Rows {
                 .map(|column| Column::new(column.kind, column.nullable))
                 .collect(),
             rows: 0,
+            is_wanted: tables.has(table),
         }
     }
 
@@ -368,12 +473,12 @@ impl Rows {
 
     /// Moves the block to the columns. Returns whether a batch is full.
     pub(crate) fn settle(&mut self, strings: &Strings) -> bool {
+        self.block.texts.push_str(PADDING);
         for (at, column) in self.columns.iter_mut().enumerate() {
             column.extend(&self.block, at, strings);
         }
         self.rows += self.block.rows;
-        self.block.rows = 0;
-        self.block.texts.clear();
+        self.block.clear();
         self.rows >= ROWS || self.columns.iter().any(Column::is_full)
     }
 

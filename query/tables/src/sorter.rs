@@ -9,8 +9,6 @@
 //! Events of one time come in the order of the trace processor's sorter: each queue keeps its own order; the queue that had the last event goes on, then the
 //! other queues follow by number. Utids and row numbers depend on this order.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 
@@ -22,6 +20,10 @@ const BUFFER: usize = 64 << 10;
 const MOST_PILES: usize = 8;
 /// The bytes of a pile that are allocated at once.
 const CHUNK: usize = 32 << 10;
+/// Events up to this size, with what is in front of them, are short. The last event of a chunk finds room for one; only longer ones make it grow.
+const SHORT: usize = 32;
+/// The room for short events that is made at once.
+const ROOM: usize = 1 << 10;
 /// Time and length in front of each event.
 const HEADER: usize = 12;
 /// Queue, time and length in front of each event of a run.
@@ -42,14 +44,20 @@ pub(crate) struct Sorted<'a> {
 struct Pile {
     /// The time of the last event.
     last: i64,
-    chunks: Vec<Vec<u8>>,
+    full: Vec<Vec<u8>>,
+    /// The chunk that events are added to.
+    tail: Vec<u8>,
+    /// The bytes of `tail` that are events. Behind them is room for short ones, if there is any.
+    used: usize,
 }
 
 impl Pile {
     fn new() -> Pile {
         Pile {
             last: i64::MIN,
-            chunks: Vec::new(),
+            full: Vec::new(),
+            tail: Vec::new(),
+            used: 0,
         }
     }
 
@@ -58,34 +66,78 @@ impl Pile {
     fn push(&mut self, ts: i64, encode: impl FnOnce(&mut Vec<u8>)) -> usize {
         self.last = ts;
         let mut allocated = 0;
-        if self
-            .chunks
-            .last()
-            .is_none_or(|chunk| chunk.capacity() - chunk.len() < HEADER)
-        {
-            self.chunks.push(Vec::with_capacity(CHUNK));
-            allocated = CHUNK;
+        if self.tail.capacity() - self.used < SHORT {
+            allocated = self.begin_chunk();
         }
-        let Some(chunk) = self.chunks.last_mut() else {
-            return allocated;
-        };
+        let chunk = &mut self.tail;
         let capacity = chunk.capacity();
-        let begin = chunk.len();
-        let mut header = [0; HEADER];
-        header[..8].copy_from_slice(&ts.to_le_bytes());
-        chunk.extend_from_slice(&header);
+        chunk.truncate(self.used);
+        chunk.extend_from_slice(&header(ts, 0));
         encode(chunk);
-        let len = (chunk.len() - begin - HEADER) as u32;
-        chunk[begin + 8..begin + HEADER].copy_from_slice(&len.to_le_bytes());
+        let len = chunk.len() - self.used - HEADER;
+        chunk[self.used..][..HEADER].copy_from_slice(&header(ts, len));
+        self.used = chunk.len();
         allocated + chunk.capacity() - capacity
     }
 
-    fn events(&self) -> impl Iterator<Item = (i64, &[u8])> {
-        self.chunks.iter().flat_map(|chunk| {
-            let mut rest = &chunk[..];
-            std::iter::from_fn(move || split_event(&mut rest))
-        })
+    /// Adds a short event, in a place of fixed size.
+    #[inline(always)]
+    fn push_short<const N: usize>(&mut self, ts: i64, event: [u8; N]) -> usize {
+        const { assert!(HEADER + N <= SHORT) };
+        self.last = ts;
+        let mut allocated = 0;
+        if self.tail.len() - self.used < SHORT {
+            allocated = self.make_room();
+        }
+        if let Some(place) = self.tail[self.used..].first_chunk_mut::<SHORT>() {
+            place[..HEADER].copy_from_slice(&header(ts, N));
+            place[HEADER..][..N].copy_from_slice(&event);
+            self.used += HEADER + N;
+        }
+        allocated
     }
+
+    /// Makes room for short events. Returns how many bytes were allocated.
+    #[cold]
+    fn make_room(&mut self) -> usize {
+        let mut allocated = 0;
+        if self.tail.capacity() - self.used < SHORT {
+            allocated = self.begin_chunk();
+        }
+        // A little at a time, which stays in the cache until it is written.
+        let room = self.used + ROOM;
+        self.tail.resize(room.min(self.tail.capacity()), 0);
+        allocated
+    }
+
+    #[cold]
+    fn begin_chunk(&mut self) -> usize {
+        let mut full = std::mem::replace(&mut self.tail, Vec::with_capacity(CHUNK));
+        full.truncate(std::mem::take(&mut self.used));
+        if !full.is_empty() {
+            self.full.push(full);
+        }
+        CHUNK
+    }
+
+    fn chunks(&self) -> impl Iterator<Item = &[u8]> {
+        let full = self.full.iter().map(Vec::as_slice);
+        full.chain([&self.tail[..self.used]])
+    }
+
+    fn events(&self) -> impl Iterator<Item = (i64, &[u8])> {
+        self.chunks()
+            .flat_map(|mut rest| std::iter::from_fn(move || split_event(&mut rest)))
+    }
+}
+
+/// What is in front of an event.
+#[inline]
+fn header(ts: i64, len: usize) -> [u8; HEADER] {
+    let mut header = [0; HEADER];
+    header[..8].copy_from_slice(&ts.to_le_bytes());
+    header[8..].copy_from_slice(&(len as u32).to_le_bytes());
+    header
 }
 
 /// Takes an event off.
@@ -109,19 +161,19 @@ struct Queue {
 }
 
 impl Queue {
-    /// Adds an event. Returns how many bytes it will take.
+    /// Adds an event, which `push` adds to a pile and returns how many bytes were allocated. Returns how many bytes it will take.
     #[inline]
-    fn push(&mut self, ts: i64, encode: impl FnOnce(&mut Vec<u8>)) -> usize {
+    fn push(&mut self, ts: i64, push: impl FnOnce(&mut Pile) -> usize) -> usize {
         if let Some(pile) = self.piles.iter_mut().find(|pile| pile.last <= ts) {
-            return pile.push(ts, encode);
+            return push(pile);
         }
         if self.piles.len() < MOST_PILES {
             self.piles.push(Pile::new());
-            return self.piles.last_mut().map_or(0, |pile| pile.push(ts, encode));
+            return self.piles.last_mut().map_or(0, push);
         }
         let rest = self.rest.get_or_insert_with(Pile::new);
         // Sorting makes a second pile of it.
-        2 * rest.push(ts, encode) + PLACE
+        2 * push(rest) + PLACE
     }
 
     /// Makes the rest the last pile.
@@ -181,6 +233,22 @@ impl Sorter {
     /// Adds the event that `encode` appends. Numbers of queues are small.
     #[inline]
     pub(crate) fn push(&mut self, ts: i64, queue: u32, encode: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
+        self.push_with(ts, queue, |pile| pile.push(ts, encode))
+    }
+
+    /// Adds a short event.
+    #[inline]
+    pub(crate) fn push_short<const N: usize>(
+        &mut self,
+        ts: i64,
+        queue: u32,
+        event: [u8; N],
+    ) -> io::Result<()> {
+        self.push_with(ts, queue, |pile| pile.push_short(ts, event))
+    }
+
+    #[inline]
+    fn push_with(&mut self, ts: i64, queue: u32, push: impl FnOnce(&mut Pile) -> usize) -> io::Result<()> {
         if ts < 0 {
             self.negative += 1;
             return Ok(());
@@ -189,7 +257,7 @@ impl Sorter {
         if queue >= self.queues.len() {
             self.queues.resize_with(queue + 1, Queue::default);
         }
-        self.held += self.queues[queue].push(ts, encode);
+        self.held += self.queues[queue].push(ts, push);
         self.max_ts = self.max_ts.max(ts);
         if self.held > self.budget {
             self.spill()?;
@@ -208,7 +276,8 @@ impl Sorter {
         let piles = (0..).zip(&queues).flat_map(|(number, queue)| {
             queue.piles.iter().map(move |pile| PileReader {
                 queue: number,
-                chunks: pile.chunks.iter(),
+                ts: None,
+                chunks: pile.chunks().collect::<Vec<_>>().into_iter(),
                 rest: &[],
                 event: &[],
             })
@@ -276,11 +345,71 @@ impl Sorter {
 
 /// Events by time and queue.
 trait Source {
-    /// Goes to the next event. Returns its time and queue; `None` at the end.
-    fn advance(&mut self) -> io::Result<Option<(i64, u32)>>;
+    /// Goes to the next event.
+    fn advance(&mut self) -> io::Result<()>;
+
+    /// Returns the time and the queue of the event; `None` at the end.
+    fn time(&self) -> Option<(i64, u32)>;
 
     /// The event.
     fn event(&self) -> &[u8];
+}
+
+/// The events of all sources that are next, as a tree of matches: the sources are its leaves, and each place below the first has the head that lost there.
+///
+/// A *head* is one number that says what comes first: time, queue, source.
+struct Heads {
+    first: u128,
+    losers: Vec<u128>,
+}
+
+impl Heads {
+    /// The head of a source that has ended.
+    const END: u128 = u128::MAX;
+
+    fn new(sources: &[impl Source]) -> Heads {
+        let mut losers = vec![Heads::END; sources.len()];
+        let heads = sources.iter().enumerate();
+        let heads = heads.map(|(number, source)| Heads::head(source.time(), number));
+        let mut winners: Vec<u128> = losers.iter().copied().chain(heads).collect();
+        for place in (1..losers.len()).rev() {
+            let (one, other) = (winners[2 * place], winners[2 * place + 1]);
+            (winners[place], losers[place]) = (one.min(other), one.max(other));
+        }
+        Heads {
+            first: winners.get(1).copied().unwrap_or(Heads::END),
+            losers,
+        }
+    }
+
+    #[inline]
+    fn head(time: Option<(i64, u32)>, source: usize) -> u128 {
+        // No time is negative.
+        time.map_or(Heads::END, |(ts, queue)| {
+            u128::from(ts as u64) << 64 | u128::from(queue) << 32 | source as u128
+        })
+    }
+
+    /// Returns the source of the first event; `None` if all have ended.
+    #[inline]
+    fn first(&self) -> Option<usize> {
+        (self.first != Heads::END).then_some(self.first as u32 as usize)
+    }
+
+    /// Replaces the first event by the next one of its source.
+    #[inline]
+    fn replace_first(&mut self, source: usize, time: Option<(i64, u32)>) {
+        let mut winner = Heads::head(time, source);
+        let mut place = (self.losers.len() + source) / 2;
+        while place > 0 {
+            let loser = &mut self.losers[place];
+            // Which is first follows no order where events of several CPUs come in turns, so it decides no branch.
+            let exchanged = (winner ^ *loser) & u128::from(*loser < winner).wrapping_neg();
+            (winner, *loser) = (winner ^ exchanged, *loser ^ exchanged);
+            place /= 2;
+        }
+        self.first = winner;
+    }
 }
 
 /// Merges sources. Events of one time and queue come in the order of the sources.
@@ -288,30 +417,17 @@ fn merge<S: Source, E: From<io::Error>>(
     mut sources: Vec<S>,
     mut visit: impl FnMut(i64, u32, &[u8]) -> Result<(), E>,
 ) -> Result<(), E> {
-    let mut heads = BinaryHeap::new();
-    for (number, source) in sources.iter_mut().enumerate() {
-        if let Some((ts, queue)) = source.advance()? {
-            heads.push(Reverse((ts, queue, number)));
-        }
+    for source in &mut sources {
+        source.advance()?;
     }
-    while let Some(mut head) = heads.peek().copied() {
-        // In a heap, the second is one of these two. As long as the first stays before it, the heap need not know.
-        let second = heads.as_slice()[1..].iter().take(2).max().copied();
-        let source = &mut sources[head.0.2];
-        loop {
-            visit(head.0.0, head.0.1, source.event())?;
-            let Some((ts, queue)) = source.advance()? else {
-                heads.pop();
-                break;
-            };
-            head.0 = (ts, queue, head.0.2);
-            if second.is_some_and(|second| second > head) {
-                if let Some(mut first) = heads.peek_mut() {
-                    *first = head;
-                }
-                break;
-            }
+    let mut heads = Heads::new(&sources);
+    while let Some(number) = heads.first() {
+        let source = &mut sources[number];
+        if let Some((ts, queue)) = source.time() {
+            visit(ts, queue, source.event())?;
         }
+        source.advance()?;
+        heads.replace_first(number, source.time());
     }
     Ok(())
 }
@@ -319,25 +435,27 @@ fn merge<S: Source, E: From<io::Error>>(
 /// A pile that is being read.
 struct PileReader<'a> {
     queue: u32,
-    chunks: std::slice::Iter<'a, Vec<u8>>,
+    ts: Option<i64>,
+    chunks: std::vec::IntoIter<&'a [u8]>,
     rest: &'a [u8],
     event: &'a [u8],
 }
 
 impl Source for PileReader<'_> {
     #[inline]
-    fn advance(&mut self) -> io::Result<Option<(i64, u32)>> {
+    fn advance(&mut self) -> io::Result<()> {
         if self.rest.is_empty() {
-            let Some(chunk) = self.chunks.next() else {
-                return Ok(None);
-            };
-            self.rest = chunk;
+            self.rest = self.chunks.next().unwrap_or_default();
         }
-        let Some((ts, event)) = split_event(&mut self.rest) else {
-            return Ok(None);
-        };
-        self.event = event;
-        Ok(Some((ts, self.queue)))
+        let next = split_event(&mut self.rest);
+        self.ts = next.map(|(ts, _)| ts);
+        self.event = next.map_or(&[], |(_, event)| event);
+        Ok(())
+    }
+
+    #[inline]
+    fn time(&self) -> Option<(i64, u32)> {
+        self.ts.map(|ts| (ts, self.queue))
     }
 
     #[inline]
@@ -349,6 +467,7 @@ impl Source for PileReader<'_> {
 /// A run that is being read. All share one file, so each says where it reads.
 struct Run<'a> {
     reader: BufReader<Part<'a>>,
+    time: Option<(i64, u32)>,
     event: Vec<u8>,
 }
 
@@ -372,15 +491,17 @@ impl<'a> Run<'a> {
     fn new(file: &'a File, at: u64, end: u64) -> Run<'a> {
         Run {
             reader: BufReader::with_capacity(BUFFER, Part { file, at, end }),
+            time: None,
             event: Vec::new(),
         }
     }
 }
 
 impl Source for Run<'_> {
-    fn advance(&mut self) -> io::Result<Option<(i64, u32)>> {
+    fn advance(&mut self) -> io::Result<()> {
+        self.time = None;
         if self.reader.fill_buf()?.is_empty() {
-            return Ok(None);
+            return Ok(());
         }
         let mut header = [0; RUN_HEADER];
         self.reader.read_exact(&mut header)?;
@@ -388,10 +509,12 @@ impl Source for Run<'_> {
         self.event
             .resize(u32::from_le_bytes([l0, l1, l2, l3]) as usize, 0);
         self.reader.read_exact(&mut self.event)?;
-        Ok(Some((
-            i64::from_le_bytes(ts),
-            u32::from_le_bytes([q0, q1, q2, q3]),
-        )))
+        self.time = Some((i64::from_le_bytes(ts), u32::from_le_bytes([q0, q1, q2, q3])));
+        Ok(())
+    }
+
+    fn time(&self) -> Option<(i64, u32)> {
+        self.time
     }
 
     fn event(&self) -> &[u8] {
@@ -413,7 +536,7 @@ struct Order<F> {
 }
 
 impl<F> Order<F> {
-    #[inline]
+    #[inline(always)]
     fn take<E>(&mut self, ts: i64, queue: u32, event: &[u8]) -> Result<(), E>
     where
         F: FnMut(Sorted<'_>) -> Result<(), E>,

@@ -7,8 +7,21 @@ pub(crate) fn int(value: i64, to: &mut String) {
     to.push_str(itoa::Buffer::new().format(value));
 }
 
-/// Returns a number with 15 significant digits, and at least one behind the point.
-pub(crate) fn real(value: f64) -> String {
+/// Appends a number with 15 significant digits, and at least one behind the point.
+pub(crate) fn real(value: f64, to: &mut String) {
+    // What has a name of at most 15 digits is called by it. Without a sign, the name has a point besides.
+    if (1e-4..1e15).contains(&value.abs()) {
+        let mut buffer = zmij::Buffer::new();
+        let name = buffer.format_finite(value);
+        if name.len() <= 16 && !name.contains('e') {
+            to.push_str(name);
+            return;
+        }
+    }
+    to.push_str(&any_real(value));
+}
+
+fn any_real(value: f64) -> String {
     if value.is_nan() {
         return String::new();
     }
@@ -82,7 +95,13 @@ fn named(value: f64) -> Option<(String, i32)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{exact, named, real};
+    use super::{any_real, exact, named};
+
+    fn real(value: f64) -> String {
+        let mut text = String::new();
+        super::real(value, &mut text);
+        text
+    }
 
     #[test]
     fn short_names_are_what_the_exact_digits_round_to() {
@@ -106,6 +125,7 @@ mod tests {
                 assert_eq!(named, exact(value.abs()), "{value:e}");
                 short += 1;
             }
+            assert_eq!(real(value), any_real(value), "{value:e}");
         }
         assert!(short > 50_000);
     }

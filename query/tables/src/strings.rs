@@ -11,8 +11,10 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 const MOST: usize = 64 << 20;
 /// About what a string takes beside its bytes.
 const ENTRY: usize = 16;
-/// Behind the last string, so that [`Strings::bytes`] gives as many bytes of a short one.
-const PADDING: &str = "                ";
+/// Strings up to this length are short.
+pub(crate) const SHORT: usize = 16;
+/// Behind the last string, so that [`Pool::short`] finds as many bytes of each.
+pub(crate) const PADDING: &str = "                ";
 /// What strings beyond the limit become.
 const BEYOND: &str = "(too many names)";
 
@@ -20,13 +22,19 @@ const BEYOND: &str = "(too many names)";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct StringId(pub(crate) u32);
 
+/// Where a string is. All of them have less than 4 GiB.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    start: u32,
+    len: u32,
+}
+
 /// All distinct strings so far.
 #[derive(Debug)]
 pub(crate) struct Strings {
     /// All strings, one behind the other, and [`PADDING`].
     text: String,
-    /// 0, and the end of each string in `text`.
-    ends: Vec<usize>,
+    places: Vec<Place>,
     longest: usize,
     /// The strings that became [`BEYOND`].
     beyond: u64,
@@ -38,7 +46,7 @@ impl Default for Strings {
     fn default() -> Strings {
         Strings {
             text: String::new(),
-            ends: vec![0],
+            places: Vec::new(),
             longest: 0,
             beyond: 0,
             numbers: HashTable::new(),
@@ -50,37 +58,60 @@ impl Default for Strings {
 impl Strings {
     /// Returns the number of a string. Bytes that are no UTF-8 are replaced, as Arrow has only UTF-8.
     pub(crate) fn intern_bytes(&mut self, bytes: &[u8]) -> StringId {
+        // What is known needs no check.
+        if let Some(id) = self.find(bytes) {
+            return id;
+        }
         match std::str::from_utf8(bytes) {
-            Ok(text) => self.intern(text),
+            Ok(text) => self.add(text),
             Err(_) => self.intern(&String::from_utf8_lossy(bytes)),
         }
     }
 
+    #[inline]
+    fn find(&self, bytes: &[u8]) -> Option<StringId> {
+        let is_it = |number: &u32| nth(&self.text, &self.places, *number).as_bytes() == bytes;
+        self.numbers
+            .find(self.hasher.hash_one(bytes), is_it)
+            .copied()
+            .map(StringId)
+    }
+
     /// Returns the number of a string.
     pub(crate) fn intern(&mut self, text: &str) -> StringId {
+        match self.find(text.as_bytes()) {
+            Some(id) => id,
+            None => self.add(text),
+        }
+    }
+
+    /// Adds a string that is not there yet.
+    fn add(&mut self, text: &str) -> StringId {
         let Strings {
             text: all,
-            ends,
+            places,
             longest,
             beyond,
             numbers,
             hasher,
         } = self;
-        let hash = hasher.hash_one(text);
-        if let Some(number) = numbers.find(hash, |number| nth(all, ends, *number) == text) {
-            return StringId(*number);
-        }
-        if all.len() + text.len() + ends.len() * ENTRY > MOST && text != BEYOND {
+        let hash = hasher.hash_one(text.as_bytes());
+        if all.len() + text.len() + places.len() * ENTRY > MOST && text != BEYOND {
             *beyond += 1;
             return self.intern(BEYOND);
         }
-        let number = (ends.len() - 1) as u32;
-        all.truncate(ends.last().copied().unwrap_or(0));
+        let number = places.len() as u32;
+        all.truncate(places.last().map_or(0, |last| (last.start + last.len) as usize));
+        places.push(Place {
+            start: all.len() as u32,
+            len: text.len() as u32,
+        });
         all.push_str(text);
-        ends.push(all.len());
         all.push_str(PADDING);
         *longest = text.len().max(*longest);
-        numbers.insert_unique(hash, number, |number| hasher.hash_one(nth(all, ends, *number)));
+        numbers.insert_unique(hash, number, |number| {
+            hasher.hash_one(nth(all, places, *number).as_bytes())
+        });
         StringId(number)
     }
 
@@ -98,27 +129,40 @@ impl Strings {
     /// Returns a string.
     #[inline]
     pub(crate) fn get(&self, id: StringId) -> &str {
-        nth(&self.text, &self.ends, id.0)
+        nth(&self.text, &self.places, id.0)
     }
 
-    /// Returns bytes that begin with a string, and its length.
+    /// Returns where short strings are.
     #[inline]
-    pub(crate) fn bytes(&self, id: StringId) -> (&[u8], usize) {
-        let (start, end) = bounds_of(&self.ends, id.0);
-        (&self.text.as_bytes()[start..], end - start)
+    pub(crate) fn short_texts(&self) -> Pool<'_> {
+        Pool {
+            text: self.text.as_bytes(),
+            places: &self.places,
+        }
+    }
+}
+
+/// The strings of [`Strings`], for many look-ups of short ones.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pool<'a> {
+    text: &'a [u8],
+    places: &'a [Place],
+}
+
+impl<'a> Pool<'a> {
+    /// Returns bytes that begin with a string, and its length, if it is short.
+    #[inline(always)]
+    pub(crate) fn short(&self, id: StringId) -> Option<(&'a [u8; SHORT], usize)> {
+        let Place { start, len } = *self.places.get(id.0 as usize)?;
+        let bytes = self.text.get(start as usize..)?.first_chunk()?;
+        (len as usize <= SHORT).then_some((bytes, len as usize))
     }
 }
 
 #[inline]
-fn bounds_of(ends: &[usize], number: u32) -> (usize, usize) {
-    let bounds = &ends[number as usize..][..2];
-    (bounds[0], bounds[1])
-}
-
-#[inline]
-fn nth<'a>(text: &'a str, ends: &[usize], number: u32) -> &'a str {
-    let (start, end) = bounds_of(ends, number);
-    &text[start..end]
+fn nth<'a>(text: &'a str, places: &[Place], number: u32) -> &'a str {
+    let Place { start, len } = places[number as usize];
+    &text[start as usize..][..len as usize]
 }
 
 #[cfg(test)]

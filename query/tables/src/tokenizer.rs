@@ -19,14 +19,13 @@ use std::io;
 
 use ferretto_proto::write::TracePacket;
 use ferretto_wire::Value;
-use hashbrown::HashMap;
 
 use crate::clocks::{self, clock_of};
 use crate::context::Context;
 use crate::fields::fields;
 use crate::sorter::Sorter;
 use event::Queues;
-use sequence::Sequence;
+use sequence::Sequences;
 
 /// The most bytes of packets that wait for a snapshot of their clock.
 const MOST_DEFERRED: usize = 16 << 20;
@@ -97,7 +96,8 @@ impl<'a> Packet<'a> {
 pub(crate) struct Tokenizer {
     pub(crate) sorter: Sorter,
     pub(crate) queues: Queues,
-    sequences: HashMap<u32, Sequence>,
+    sequences: Sequences,
+    several: track_event::Several,
     ftrace: ftrace::Ftrace,
     latest: i64,
     /// Packets whose clock no snapshot has shown yet.
@@ -115,7 +115,8 @@ impl Tokenizer {
         Tokenizer {
             sorter,
             queues: Queues::default(),
-            sequences: HashMap::new(),
+            sequences: Sequences::default(),
+            several: track_event::Several::default(),
             ftrace: ftrace::Ftrace::default(),
             latest: 0,
             deferred: Vec::new(),
@@ -135,8 +136,8 @@ impl Tokenizer {
             return Ok(());
         }
         let number = packet.sequence.unwrap_or(0);
-        let is_new = !self.sequences.contains_key(&number);
-        let sequence = self.sequences.entry(number).or_default();
+        let (place, is_new) = self.sequences.place(number);
+        let sequence = &mut self.sequences[place];
         if packet.sequence.is_some() && !is_new && packet.has_dropped {
             sequence.losses += 1;
         }
@@ -170,16 +171,14 @@ impl Tokenizer {
                 let sequences = &self.sequences;
                 service_stats::trace_stats(stats, context, |number| {
                     sequences
-                        .get(&number)
+                        .get(number)
                         .map(|sequence| (sequence.losses, sequence.is_lost()))
                 });
             }
             _ => {}
         }
         if packet.flags & NEEDS_STATE != 0 {
-            let Some(sequence) = self.sequences.get_mut(&number) else {
-                return Ok(());
-            };
+            let sequence = &mut self.sequences[place];
             sequence.needing += 1;
             if number == 0 || !sequence.is_whole {
                 sequence.skipped += 1;
@@ -223,9 +222,8 @@ impl Tokenizer {
         context: &mut Context<'_>,
     ) -> io::Result<()> {
         let number = packet.sequence.unwrap_or(0);
-        let Some(sequence) = self.sequences.get_mut(&number) else {
-            return Ok(());
-        };
+        let (place, _) = self.sequences.place(number);
+        let sequence = &mut self.sequences[place];
         let ts = match packet.timestamp {
             None => self.latest.max(self.sorter.max_ts()),
             Some(value) => {
@@ -268,7 +266,7 @@ impl Tokenizer {
                     sorter: &mut self.sorter,
                     queues: &mut self.queues,
                 };
-                track_event::tokenize(content, packet, ts, sequence, &mut to, context)
+                track_event::tokenize(content, packet, ts, sequence, &mut self.several, &mut to, context)
             }
             TracePacket::TRACK_DESCRIPTOR => match track_event::descriptor(content, sequence, context) {
                 true => self.push_packet(ts, field, content),

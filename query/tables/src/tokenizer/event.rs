@@ -92,13 +92,13 @@ pub(crate) struct Woken {
 
 impl Switch {
     #[inline]
-    pub(crate) fn encode(self, to: &mut Vec<u8>) {
+    pub(crate) fn encode(self) -> [u8; 14] {
         let mut bytes = [0; 14];
         bytes[..2].copy_from_slice(&self.prev_state.to_le_bytes());
         bytes[2..6].copy_from_slice(&self.next_pid.to_le_bytes());
         bytes[6..10].copy_from_slice(&self.next_prio.to_le_bytes());
         bytes[10..].copy_from_slice(&self.next_comm.0.to_le_bytes());
-        to.extend_from_slice(&bytes);
+        bytes
     }
 
     #[inline]
@@ -118,11 +118,11 @@ impl Switch {
 
 impl Waking {
     #[inline]
-    pub(crate) fn encode(self, to: &mut Vec<u8>) {
+    pub(crate) fn encode(self) -> [u8; 6] {
         let mut bytes = [0; 6];
         bytes[..4].copy_from_slice(&self.pid.to_le_bytes());
         bytes[4..].copy_from_slice(&self.common_flags.to_le_bytes());
-        to.extend_from_slice(&bytes);
+        bytes
     }
 
     #[inline]
@@ -139,18 +139,19 @@ impl Waking {
 impl Woken {
     /// Encodes it as a [`Waking`] with more behind it.
     #[inline]
-    pub(crate) fn encode(self, to: &mut Vec<u8>) {
+    pub(crate) fn encode(self) -> [u8; 14] {
         let Woken {
             pid, common_flags, ..
         } = self;
-        Waking { pid, common_flags }.encode(to);
-        let mut bytes = [0; 8];
-        bytes[..4].copy_from_slice(&self.comm.0.to_le_bytes());
-        bytes[4..6].copy_from_slice(&self.prio.to_le_bytes());
-        bytes[6..].copy_from_slice(&self.target_cpu.to_le_bytes());
-        to.extend_from_slice(&bytes);
+        let mut bytes = [0; 14];
+        bytes[..6].copy_from_slice(&Waking { pid, common_flags }.encode());
+        bytes[6..10].copy_from_slice(&self.comm.0.to_le_bytes());
+        bytes[10..12].copy_from_slice(&self.prio.to_le_bytes());
+        bytes[12..].copy_from_slice(&self.target_cpu.to_le_bytes());
+        bytes
     }
 
+    #[inline]
     pub(crate) fn decode(bytes: &[u8]) -> Option<Woken> {
         let Waking { pid, common_flags } = Waking::decode(bytes)?;
         let (comm, rest) = bytes.get(6..)?.split_first_chunk::<4>()?;

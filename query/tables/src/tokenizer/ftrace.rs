@@ -1,6 +1,7 @@
 //! Makes events of bundles of kernel events: single ones, and scheduling in the compact encoding.
 
 use std::io;
+use std::ops::ControlFlow;
 
 use ferretto_proto::write::ftrace_event_bundle::CompactSched;
 use ferretto_proto::write::{FtraceEvent, FtraceEventBundle, FtraceStats, InternedData};
@@ -14,6 +15,7 @@ use crate::context::{Context, Known, MOST_CPUS};
 use crate::fields::{fields, number_of};
 use crate::schema::FTRACE_EVENT;
 use crate::sorter::Sorter;
+use crate::strings::StringId;
 use crate::trackers::kernel::{CALLER, NO_SYMBOL, SCHED_BLOCKED_REASON, kernel_function};
 
 /// The clock that stands for the kernel's own clocks, by sequence.
@@ -36,6 +38,7 @@ pub(crate) struct Ftrace {
     /// The CPUs of which a bundle has been seen.
     seen: Vec<bool>,
     latest_snapshot: u64,
+    batch: Batch,
 }
 
 impl Ftrace {
@@ -81,7 +84,7 @@ impl Ftrace {
             return Ok(());
         };
         if let Some(compact) = compact {
-            compact_sched(compact, cpu, clock, to, context)?;
+            compact_sched(compact, cpu, clock, &mut self.batch, to, context)?;
         }
         for field in fields(bundle) {
             if let (FtraceEventBundle::EVENT, Value::Bytes(event)) = (field.number, field.value) {
@@ -226,9 +229,62 @@ fn single(
     })
 }
 
-/// Walks the numbers of a packed field. Values that are not packed are those of old traces, which nothing writes in this encoding.
+/// The numbers of a packed field that are decoded at once. Divisible by 8.
+const BATCH: usize = 64;
+
+/// The numbers of a packed field. Values that are not packed are those of old traces, which nothing writes in this encoding.
 #[derive(Clone, Copy, Default)]
 struct Packed<'a>(&'a [u8]);
+
+impl Packed<'_> {
+    /// Decodes as many numbers as there are, up to a batch. Returns how many.
+    fn take(&mut self, numbers: &mut [u64; BATCH]) -> usize {
+        const FOLLOWED: u64 = 0x8080_8080_8080_8080;
+        let mut rest = *self;
+        let mut count = 0;
+        while let Some(places) = numbers[count..].first_chunk_mut::<8>() {
+            let Some((bytes, behind)) = rest.0.split_first_chunk::<8>() else {
+                break;
+            };
+            let mut word = u64::from_le_bytes(*bytes);
+            if word & FOLLOWED == 0 {
+                // Most numbers have one byte, so eight of them often follow each other.
+                *places = bytes.map(u64::from);
+                rest.0 = behind;
+                count += 8;
+                continue;
+            }
+            // Those of one or two bytes that the word has before it has others. Which of both a number is follows no order, so it decides no branch.
+            let mut left = 8;
+            let before = count;
+            for place in places {
+                let len = 1 + (word >> 7 & 1);
+                if word & 0x8080 == 0x8080 || left < len {
+                    break;
+                }
+                *place = word & 0x7f | word >> 1 & 0x3f80 & (len - 1).wrapping_neg();
+                word >>= 8 * len;
+                left -= len;
+                count += 1;
+            }
+            rest.0 = &rest.0[8 - left as usize..];
+            if count == before {
+                let Some(number) = rest.next() else { break };
+                numbers[count] = number;
+                count += 1;
+            }
+        }
+        // The last of them, or of the batch.
+        while let Some(place) = numbers.get_mut(count)
+            && let Some(number) = rest.next()
+        {
+            *place = number;
+            count += 1;
+        }
+        *self = rest;
+        count
+    }
+}
 
 impl Iterator for Packed<'_> {
     type Item = u64;
@@ -239,11 +295,70 @@ impl Iterator for Packed<'_> {
     }
 }
 
+/// The columns of [`Columns`].
+const COLUMNS: usize = 5;
+
+/// Numbers of packed fields, column by column. Kept from bundle to bundle, as most are small.
+#[derive(Debug)]
+struct Batch([[u64; BATCH]; COLUMNS]);
+
+impl Default for Batch {
+    fn default() -> Batch {
+        Batch([[0; BATCH]; COLUMNS])
+    }
+}
+
+/// Columns of packed numbers, a batch of rows at a time: times first, then names.
+struct Columns<'a> {
+    packed: [Packed<'a>; COLUMNS],
+    batch: &'a mut Batch,
+    /// Whether all rows so far have had all numbers.
+    is_whole: bool,
+}
+
+impl<'a> Columns<'a> {
+    fn new(packed: [Packed<'a>; COLUMNS], batch: &'a mut Batch) -> Columns<'a> {
+        Columns {
+            packed,
+            batch,
+            is_whole: true,
+        }
+    }
+
+    fn has_rows(&self) -> bool {
+        !self.packed[0].0.is_empty()
+    }
+
+    /// Decodes the next rows, and returns how many have all numbers; `None` at the end, and behind rows that lack some.
+    fn next(&mut self) -> Option<usize> {
+        if !self.is_whole {
+            return None;
+        }
+        let mut counts = [0; COLUMNS];
+        for ((count, packed), numbers) in counts.iter_mut().zip(&mut self.packed).zip(&mut self.batch.0) {
+            *count = packed.take(numbers);
+        }
+        self.is_whole = counts.iter().all(|count| *count == counts[0]);
+        counts.into_iter().min().filter(|rows| *rows > 0)
+    }
+
+    #[inline]
+    fn row(&self, row: usize) -> [u64; COLUMNS] {
+        self.batch.0.each_ref().map(|column| column[row])
+    }
+
+    /// Whether the rows were all that there is.
+    fn is_whole(&self) -> bool {
+        self.is_whole && self.packed.iter().all(|packed| packed.0.is_empty())
+    }
+}
+
 /// Takes in the scheduling of a CPU: one field for each column.
 fn compact_sched(
     compact: &[u8],
     cpu: u32,
     clock: ClockId,
+    batch: &mut Batch,
     to: &mut To<'_>,
     context: &mut Context<'_>,
 ) -> io::Result<()> {
@@ -263,95 +378,94 @@ fn compact_sched(
         }
     }
     let column = |number: u32| columns[number as usize];
-    let (mut state, mut pid, mut prio, mut comm) = (
+    let switches = [
+        column(CompactSched::SWITCH_TIMESTAMP),
+        column(CompactSched::SWITCH_NEXT_COMM_INDEX),
         column(CompactSched::SWITCH_PREV_STATE),
         column(CompactSched::SWITCH_NEXT_PID),
         column(CompactSched::SWITCH_NEXT_PRIO),
-        column(CompactSched::SWITCH_NEXT_COMM_INDEX),
-    );
-    let mut times = column(CompactSched::SWITCH_TIMESTAMP);
-    let mut time = 0_i64;
-    let mut is_whole = true;
-    if !times.0.is_empty() {
-        let queue = to.queues.number(Queue::Switches(cpu));
-        for delta in times.by_ref() {
-            let row = (state.next(), pid.next(), prio.next(), comm.next());
-            let (Some(state), Some(pid), Some(prio), Some(comm)) = row else {
-                is_whole = false;
-                break;
-            };
-            time = time.wrapping_add(delta as i64);
-            let Some(comm) = names.get(comm as usize) else {
-                is_whole = false;
-                break;
-            };
-            let switch = Switch {
-                prev_state: state as u16,
-                next_pid: pid as u32,
-                next_prio: prio as i32,
-                next_comm: *comm,
-            };
-            let Some(ts) = context.clocks.trace_time(clock, time) else {
-                context.stats.add("clock_sync_failure", None, 1);
-                return Ok(());
-            };
-            to.sorter.push(ts, queue, |bytes| switch.encode(bytes))?;
-        }
+    ];
+    let switches = Columns::new(switches, batch);
+    let queue = Queue::Switches(cpu);
+    let visited = each_row(switches, &names, queue, clock, to, context, |next_comm, row| {
+        let [state, pid, prio] = row;
+        let switch = Switch {
+            prev_state: state as u16,
+            next_pid: pid as u32,
+            next_prio: prio as i32,
+            next_comm,
+        };
+        switch.encode()
+    });
+    if visited?.is_break() {
+        return Ok(());
     }
-    is_whole &= [times, state, pid, prio, comm]
-        .iter()
-        .all(|column| column.0.is_empty());
-    if !is_whole {
-        context.stats.add("compact_sched_has_parse_errors", None, 1);
-    }
-
-    let (mut pid, mut target, mut prio, mut comm, mut flags) = (
+    let wakings = [
+        column(CompactSched::WAKING_TIMESTAMP),
+        column(CompactSched::WAKING_COMM_INDEX),
         column(CompactSched::WAKING_PID),
         column(CompactSched::WAKING_TARGET_CPU),
         column(CompactSched::WAKING_PRIO),
-        column(CompactSched::WAKING_COMM_INDEX),
-        column(CompactSched::WAKING_COMMON_FLAGS),
-    );
-    let mut times = column(CompactSched::WAKING_TIMESTAMP);
+    ];
+    let mut flags = column(CompactSched::WAKING_COMMON_FLAGS);
+    let wakings = Columns::new(wakings, batch);
+    let queue = Queue::Wakings(cpu);
+    let mut waking = |[pid, ..]: [u64; 3]| Waking {
+        pid: pid as u32,
+        common_flags: flags.next().unwrap_or(0) as u16,
+    };
+    let visited = match context.output.wants(&FTRACE_EVENT) {
+        true => each_row(wakings, &names, queue, clock, to, context, |comm, row| {
+            let Waking { pid, common_flags } = waking(row);
+            let [_, target, prio] = row;
+            let woken = Woken {
+                pid,
+                common_flags,
+                comm,
+                prio: prio as u16,
+                target_cpu: target as u16,
+            };
+            woken.encode()
+        }),
+        false => each_row(wakings, &names, queue, clock, to, context, |_, row| {
+            waking(row).encode()
+        }),
+    };
+    visited.map(drop)
+}
+
+/// Pushes an event for each row, which `event` makes of its name and its other numbers. Breaks off where a time cannot be converted.
+fn each_row<const N: usize>(
+    mut columns: Columns<'_>,
+    names: &[StringId],
+    queue: Queue,
+    clock: ClockId,
+    to: &mut To<'_>,
+    context: &mut Context<'_>,
+    mut event: impl FnMut(StringId, [u64; 3]) -> [u8; N],
+) -> io::Result<ControlFlow<()>> {
     let mut time = 0_i64;
-    let mut is_whole = true;
-    if !times.0.is_empty() {
-        let queue = to.queues.number(Queue::Wakings(cpu));
-        let is_whole_wanted = context.output.wants(&FTRACE_EVENT);
-        for delta in times.by_ref() {
-            let row = (pid.next(), target.next(), prio.next(), comm.next());
-            let (Some(pid), Some(target), Some(prio), Some(comm)) = row else {
-                is_whole = false;
-                break;
-            };
-            time = time.wrapping_add(delta as i64);
-            let Some(comm) = names.get(comm as usize) else {
-                is_whole = false;
-                break;
-            };
-            let (pid, common_flags) = (pid as u32, flags.next().unwrap_or(0) as u16);
-            let Some(ts) = context.clocks.trace_time(clock, time) else {
-                context.stats.add("clock_sync_failure", None, 1);
-                return Ok(());
-            };
-            to.sorter.push(ts, queue, |bytes| match is_whole_wanted {
-                true => Woken {
-                    pid,
-                    common_flags,
-                    comm: *comm,
-                    prio: prio as u16,
-                    target_cpu: target as u16,
-                }
-                .encode(bytes),
-                false => Waking { pid, common_flags }.encode(bytes),
-            })?;
+    if columns.has_rows() {
+        let queue = to.queues.number(queue);
+        while let Some(rows) = columns.next() {
+            for row in 0..rows {
+                let [delta, name, numbers @ ..] = columns.row(row);
+                time = time.wrapping_add(delta as i64);
+                let Some(name) = names.get(name as usize) else {
+                    columns.is_whole = false;
+                    break;
+                };
+                let event = event(*name, numbers);
+                let Some(ts) = context.clocks.trace_time(clock, time) else {
+                    context.stats.add("clock_sync_failure", None, 1);
+                    return Ok(ControlFlow::Break(()));
+                };
+                to.sorter.push_short(ts, queue, event)?;
+            }
         }
     }
-    is_whole &= [times, pid, target, prio, comm]
-        .iter()
-        .all(|column| column.0.is_empty());
-    if !is_whole {
+    if !columns.is_whole() {
         context.stats.add("compact_sched_has_parse_errors", None, 1);
     }
-    Ok(())
+    Ok(ControlFlow::Continue(()))
 }

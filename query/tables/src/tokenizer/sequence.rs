@@ -1,5 +1,7 @@
 //! What a sequence has said so far, as far as its packets still hold.
 
+use std::ops::{Index, IndexMut};
+
 use ferretto_proto::write::{InternedData, ThreadDescriptor, TracePacketDefaults, TrackEventDefaults};
 use hashbrown::HashMap;
 
@@ -48,6 +50,55 @@ pub(crate) struct Counts {
     pub(crate) instructions: i64,
 }
 
+/// Interned strings, by field and number.
+#[derive(Debug, Default)]
+struct Names {
+    /// Those of the first fields, which track events refer to, as far as their numbers follow each other.
+    dense: [Vec<Option<StringId>>; DENSE_FIELDS],
+    others: HashMap<(u32, u64), StringId>,
+    len: usize,
+}
+
+/// Fields below this number are in [`Names::dense`].
+const DENSE_FIELDS: usize = InternedData::DEBUG_ANNOTATION_NAMES as usize + 1;
+/// Numbers that are left out make [`Names::dense`] no longer than this beside what it has.
+const MOST_LEFT_OUT: usize = 8;
+
+impl Names {
+    /// Adds a string, unless there is one of this number.
+    fn add(&mut self, field: u32, iid: u64, text: StringId) {
+        if self.get(field, iid).is_some() {
+            return;
+        }
+        self.len += 1;
+        if let (Some(dense), Ok(at)) = (self.dense.get_mut(field as usize), usize::try_from(iid))
+            && at <= dense.len().saturating_add(MOST_LEFT_OUT)
+        {
+            if at >= dense.len() {
+                dense.resize(at + 1, None);
+            }
+            dense[at] = Some(text);
+            return;
+        }
+        self.others.insert((field, iid), text);
+    }
+
+    #[inline]
+    fn get(&self, field: u32, iid: u64) -> Option<StringId> {
+        let dense = self.dense.get(field as usize);
+        match dense.and_then(|dense| *dense.get(usize::try_from(iid).ok()?)?) {
+            None if !self.others.is_empty() => self.others.get(&(field, iid)).copied(),
+            name => name,
+        }
+    }
+
+    fn clear(&mut self) {
+        self.dense.iter_mut().for_each(Vec::clear);
+        self.others.clear();
+        self.len = 0;
+    }
+}
+
 /// The state of a sequence.
 #[derive(Debug, Default)]
 pub(crate) struct Sequence {
@@ -56,7 +107,7 @@ pub(crate) struct Sequence {
     /// Distinguishes what the sequence says until it starts over from what all sequences say at other times.
     pub(crate) generation: u32,
     pub(crate) defaults: Defaults,
-    names: HashMap<(u32, u64), StringId>,
+    names: Names,
     locations: HashMap<u64, SourceLocation>,
     pub(crate) stacks: Interned,
     pub(crate) thread: Option<Thread>,
@@ -150,12 +201,12 @@ impl Sequence {
                         context.stats.add("interned_data_tokenizer_errors", None, 1);
                         continue;
                     };
-                    if self.names.len() < MOST_INTERNED {
+                    if self.names.len < MOST_INTERNED {
                         let text = match field.number {
                             InternedData::BUILD_IDS => build_id(text, context),
                             _ => context.strings.intern_bytes(text),
                         };
-                        self.names.entry((field.number, iid)).or_insert(text);
+                        self.names.add(field.number, iid, text);
                     }
                 }
                 InternedData::MAPPINGS | InternedData::FRAMES | InternedData::CALLSTACKS => {
@@ -181,7 +232,7 @@ impl Sequence {
     /// Returns what a number means. `None` if that is not known, which is counted.
     #[inline]
     pub(crate) fn name(&self, field: u32, iid: u64, context: &mut Context<'_>) -> Option<StringId> {
-        let name = self.names.get(&(field, iid)).copied();
+        let name = self.names.get(field, iid);
         if name.is_none() {
             context.stats.add("interned_data_tokenizer_errors", None, 1);
         }
@@ -190,7 +241,7 @@ impl Sequence {
 
     /// Returns what a number means, if that is known.
     pub(crate) fn known_name(&self, field: u32, iid: u64) -> Option<StringId> {
-        self.names.get(&(field, iid)).copied()
+        self.names.get(field, iid)
     }
 
     pub(crate) fn location(&self, iid: u64) -> Option<SourceLocation> {
@@ -212,6 +263,57 @@ impl Sequence {
             thread_time: get(ThreadDescriptor::REFERENCE_THREAD_TIME_US).wrapping_mul(1000),
             instructions: get(ThreadDescriptor::REFERENCE_THREAD_INSTRUCTION_COUNT),
         });
+    }
+}
+
+/// All sequences so far.
+#[derive(Debug, Default)]
+pub(crate) struct Sequences {
+    all: Vec<Sequence>,
+    places: HashMap<u32, usize>,
+    /// The sequence that was asked for last, which the next packet is often of.
+    last: Option<(u32, usize)>,
+}
+
+impl Sequences {
+    /// Returns the place of a sequence, and whether it is new.
+    #[inline]
+    pub(crate) fn place(&mut self, number: u32) -> (usize, bool) {
+        match self.last {
+            Some((last, place)) if last == number => (place, false),
+            _ => self.find(number),
+        }
+    }
+
+    fn find(&mut self, number: u32) -> (usize, bool) {
+        let count = self.all.len();
+        let place = *self.places.entry(number).or_insert(count);
+        self.last = Some((number, place));
+        if place == count {
+            self.all.push(Sequence::default());
+        }
+        (place, place == count)
+    }
+
+    /// Returns the sequence of this number, if a packet has been of it.
+    pub(crate) fn get(&self, number: u32) -> Option<&Sequence> {
+        self.all.get(*self.places.get(&number)?)
+    }
+}
+
+impl Index<usize> for Sequences {
+    type Output = Sequence;
+
+    #[inline]
+    fn index(&self, place: usize) -> &Sequence {
+        &self.all[place]
+    }
+}
+
+impl IndexMut<usize> for Sequences {
+    #[inline]
+    fn index_mut(&mut self, place: usize) -> &mut Sequence {
+        &mut self.all[place]
     }
 }
 

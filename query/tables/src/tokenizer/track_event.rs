@@ -21,7 +21,7 @@ use crate::context::Context;
 use crate::fields::{all_bytes, bytes_of, each_varint, fields, number, number_of};
 use crate::strings::StringId;
 use crate::trackers::descriptors::{Counter, Descriptor, Merge};
-use code::{Coder, Event, Kind, Lists, Log};
+use code::{Coder, Event, Kind, Lists, Log, Number};
 use legacy::Legacy;
 
 /// The most further counters of an event.
@@ -36,27 +36,95 @@ const ACTIVE_PROCESSES: u32 = 49;
 /// The phase of an event that names a thread or a process, or says something else that has no time.
 const METADATA: u8 = b'M';
 
+/// What few events have more than one of, or any. Kept from event to event.
+#[derive(Debug, Default)]
+pub(super) struct Several {
+    is_empty: bool,
+    category_iids: Vec<u64>,
+    extra: Vec<f64>,
+    extra_uuids: Vec<u64>,
+    extra_double: Vec<f64>,
+    extra_double_uuids: Vec<u64>,
+    flows_old: Vec<Number>,
+    flows: Vec<Number>,
+    ended_old: Vec<Number>,
+    ended: Vec<Number>,
+    /// Further counters, as [`Lists`] has them.
+    counters: Vec<Number>,
+}
+
+impl Several {
+    fn clear(&mut self) {
+        if std::mem::replace(&mut self.is_empty, true) {
+            return;
+        }
+        empty(&mut self.category_iids);
+        empty(&mut self.extra);
+        empty(&mut self.extra_uuids);
+        empty(&mut self.extra_double);
+        empty(&mut self.extra_double_uuids);
+        empty(&mut self.flows_old);
+        empty(&mut self.flows);
+        empty(&mut self.ended_old);
+        empty(&mut self.ended);
+        empty(&mut self.counters);
+    }
+
+    /// Takes in one of the fields that are only here.
+    fn add(&mut self, number: u32, value: Value<'_>) {
+        self.is_empty = false;
+        match number {
+            TrackEvent::EXTRA_COUNTER_VALUES => {
+                each_varint(value, |value| self.extra.push(value as i64 as f64));
+            }
+            TrackEvent::EXTRA_COUNTER_TRACK_UUIDS => each_varint(value, |uuid| self.extra_uuids.push(uuid)),
+            TrackEvent::EXTRA_DOUBLE_COUNTER_VALUES => {
+                each_fixed(value, |bits| self.extra_double.push(f64::from_bits(bits)));
+            }
+            TrackEvent::EXTRA_DOUBLE_COUNTER_TRACK_UUIDS => {
+                each_varint(value, |uuid| self.extra_double_uuids.push(uuid));
+            }
+            TrackEvent::FLOW_IDS_OLD => each_varint(value, |flow| self.flows_old.push(flow.to_le_bytes())),
+            TrackEvent::FLOW_IDS => each_fixed(value, |flow| self.flows.push(flow.to_le_bytes())),
+            TrackEvent::TERMINATING_FLOW_IDS_OLD => {
+                each_varint(value, |flow| self.ended_old.push(flow.to_le_bytes()));
+            }
+            TrackEvent::TERMINATING_FLOW_IDS => each_fixed(value, |flow| self.ended.push(flow.to_le_bytes())),
+            _ => {}
+        }
+    }
+
+    fn lists(&self) -> Lists<'_> {
+        fn choose<'a>(new: &'a [Number], old: &'a [Number]) -> &'a [Number] {
+            if new.is_empty() { old } else { new }
+        }
+        Lists {
+            counters: &self.counters,
+            flows: choose(&self.flows, &self.flows_old),
+            ended_flows: choose(&self.ended, &self.ended_old),
+        }
+    }
+}
+
+/// Empties a list, and gives back what only an unusual event needed.
+fn empty<T>(list: &mut Vec<T>) {
+    const MOST_KEPT: usize = 1 << 10;
+    list.clear();
+    list.shrink_to(MOST_KEPT);
+}
+
 /// What an event says, before it is looked into.
 #[derive(Default)]
 struct Raw<'a> {
     kind: u64,
     uuid: Option<u64>,
-    /// The first, and others, which few events have.
+    /// The first of them.
     category_iid: Option<u64>,
-    more_category_iids: Vec<u64>,
     categories: Vec<&'a [u8]>,
     name_iid: u64,
     name: Option<&'a [u8]>,
     counter: Option<i64>,
     double_counter: Option<f64>,
-    extra: Vec<f64>,
-    extra_uuids: Vec<u64>,
-    extra_double: Vec<f64>,
-    extra_double_uuids: Vec<u64>,
-    flows_old: Vec<u64>,
-    flows: Vec<u64>,
-    ended_old: Vec<u64>,
-    ended: Vec<u64>,
     delta: Option<i64>,
     absolute: Option<i64>,
     thread_delta: Option<i64>,
@@ -71,12 +139,13 @@ struct Raw<'a> {
 }
 
 impl<'a> Raw<'a> {
-    fn new(event: &'a [u8]) -> Raw<'a> {
+    fn new(event: &'a [u8], several: &mut Several) -> Raw<'a> {
+        several.clear();
         let mut raw = Raw::default();
         let mut reader = Reader::new(event);
         loop {
             let rest = reader.remaining();
-            let Some(Ok(field)) = reader.next() else {
+            let Some(field) = reader.next_field() else {
                 return raw;
             };
             match (field.number, field.value) {
@@ -84,7 +153,10 @@ impl<'a> Raw<'a> {
                 (TrackEvent::TRACK_UUID, Value::Varint(value)) => raw.uuid = Some(value),
                 (TrackEvent::CATEGORY_IIDS, value) => each_varint(value, |iid| match raw.category_iid {
                     None => raw.category_iid = Some(iid),
-                    Some(_) => raw.more_category_iids.push(iid),
+                    Some(_) => {
+                        several.is_empty = false;
+                        several.category_iids.push(iid);
+                    }
                 }),
                 (TrackEvent::CATEGORIES, Value::Bytes(value)) => raw.categories.push(value),
                 (TrackEvent::NAME_IID, Value::Varint(value)) => raw.name_iid = value,
@@ -93,24 +165,17 @@ impl<'a> Raw<'a> {
                 (TrackEvent::DOUBLE_COUNTER_VALUE, Value::Fixed64(value)) => {
                     raw.double_counter = Some(f64::from_bits(value));
                 }
-                (TrackEvent::EXTRA_COUNTER_VALUES, value) => {
-                    each_varint(value, |value| raw.extra.push(value as i64 as f64));
-                }
-                (TrackEvent::EXTRA_COUNTER_TRACK_UUIDS, value) => {
-                    each_varint(value, |uuid| raw.extra_uuids.push(uuid))
-                }
-                (TrackEvent::EXTRA_DOUBLE_COUNTER_VALUES, value) => {
-                    each_fixed(value, |bits| raw.extra_double.push(f64::from_bits(bits)));
-                }
-                (TrackEvent::EXTRA_DOUBLE_COUNTER_TRACK_UUIDS, value) => {
-                    each_varint(value, |uuid| raw.extra_double_uuids.push(uuid));
-                }
-                (TrackEvent::FLOW_IDS_OLD, value) => each_varint(value, |flow| raw.flows_old.push(flow)),
-                (TrackEvent::FLOW_IDS, value) => each_fixed(value, |flow| raw.flows.push(flow)),
-                (TrackEvent::TERMINATING_FLOW_IDS_OLD, value) => {
-                    each_varint(value, |flow| raw.ended_old.push(flow))
-                }
-                (TrackEvent::TERMINATING_FLOW_IDS, value) => each_fixed(value, |flow| raw.ended.push(flow)),
+                (
+                    TrackEvent::EXTRA_COUNTER_VALUES
+                    | TrackEvent::EXTRA_COUNTER_TRACK_UUIDS
+                    | TrackEvent::EXTRA_DOUBLE_COUNTER_VALUES
+                    | TrackEvent::EXTRA_DOUBLE_COUNTER_TRACK_UUIDS
+                    | TrackEvent::FLOW_IDS_OLD
+                    | TrackEvent::FLOW_IDS
+                    | TrackEvent::TERMINATING_FLOW_IDS_OLD
+                    | TrackEvent::TERMINATING_FLOW_IDS,
+                    value,
+                ) => several.add(field.number, value),
                 (TrackEvent::TIMESTAMP_DELTA_US, Value::Varint(value)) => raw.delta = Some(value as i64),
                 (TrackEvent::TIMESTAMP_ABSOLUTE_US, Value::Varint(value)) => {
                     raw.absolute = Some(value as i64)
@@ -176,6 +241,7 @@ pub(super) fn tokenize(
     packet: &Packet<'_>,
     ts: i64,
     sequence: &mut Sequence,
+    several: &mut Several,
     to: &mut To<'_>,
     context: &mut Context<'_>,
 ) -> io::Result<()> {
@@ -190,7 +256,7 @@ pub(super) fn tokenize(
         passed(Passed::Error, context);
         return Ok(());
     };
-    let raw = Raw::new(message);
+    let raw = Raw::new(message, several);
     let (ts, thread_time, instructions) = match times(&raw, packet, ts, sequence, context) {
         Ok(times) => times,
         Err(why) => {
@@ -200,14 +266,12 @@ pub(super) fn tokenize(
     };
     let default = sequence.defaults.track_uuid;
     let uuid = raw.uuid.or(default).unwrap_or(0);
-    let (value, counters) = match counted(&raw, uuid, default.is_some(), sequence, context) {
-        Some(values) => values,
-        None => {
-            passed(Passed::Error, context);
-            return Ok(());
-        }
+    let Some(value) = counted(&raw, several, uuid, default.is_some(), sequence, context) else {
+        passed(Passed::Error, context);
+        return Ok(());
     };
-    let legacy = raw.legacy.map(Legacy::new).unwrap_or_default();
+    let legacy = raw.legacy.map(Legacy::new);
+    let legacy = legacy.as_ref().unwrap_or(Legacy::NONE);
     let kind = match raw.kind {
         BEGIN => Kind::Begin,
         END => Kind::End,
@@ -230,7 +294,7 @@ pub(super) fn tokenize(
         uuid,
         has_no_track: raw.uuid.is_none(),
         sequence: number,
-        category: category(&raw, sequence, context),
+        category: category(&raw, several, sequence, context),
         name: match name_iid {
             0 => raw.name.map(|name| context.strings.intern_bytes(name)),
             iid => sequence.name(InternedData::EVENT_NAMES, iid, context),
@@ -240,14 +304,8 @@ pub(super) fn tokenize(
         instructions,
         value,
     };
-    let choose = |new: Vec<u64>, old: Vec<u64>| if new.is_empty() { old } else { new };
-    let lists = Lists {
-        counters,
-        flows: choose(raw.flows, raw.flows_old),
-        ended_flows: choose(raw.ended, raw.ended_old),
-    };
     to.sorter.push(ts, TRACK_EVENTS, |bytes| {
-        event.encode(&lists, raw.legacy, bytes);
+        event.encode(&several.lists(), raw.legacy, bytes);
         let coder = &mut Coder::new(bytes);
         if legacy.phase == Some(METADATA)
             && let Some(first) = all_bytes(raw.annotations, TrackEvent::DEBUG_ANNOTATIONS).next()
@@ -314,16 +372,15 @@ fn times(
     Ok((ts, thread_time, instructions))
 }
 
-type Counted = (Option<f64>, Vec<(u64, f64)>);
-
-/// Returns the value of a counter event, and those of further counters. `None` if they are of no counter.
+/// Returns the value of a counter event, and takes in those of further counters. `None` if they are of no counter.
 fn counted(
     raw: &Raw<'_>,
+    several: &mut Several,
     uuid: u64,
     has_default: bool,
     sequence: &mut Sequence,
     context: &mut Context<'_>,
-) -> Option<Counted> {
+) -> Option<Option<f64>> {
     let mut value = None;
     if raw.kind == COUNTER {
         if raw.uuid.is_none() && !has_default {
@@ -332,24 +389,35 @@ fn counted(
         let given = raw.counter.map(|counter| counter as f64).or(raw.double_counter)?;
         value = Some(absolute(uuid, given, sequence, context)?);
     }
-    let mut counters = Vec::new();
-    let whole = (&raw.extra, &raw.extra_uuids, sequence.defaults.counters.clone());
+    if several.is_empty {
+        return Some(value);
+    }
+    let Several {
+        extra,
+        extra_uuids,
+        extra_double,
+        extra_double_uuids,
+        counters,
+        ..
+    } = several;
+    let whole = (extra, extra_uuids, sequence.defaults.counters.clone());
     let double = (
-        &raw.extra_double,
-        &raw.extra_double_uuids,
+        extra_double,
+        extra_double_uuids,
         sequence.defaults.double_counters.clone(),
     );
     for (values, own, defaults) in [whole, double] {
-        let uuids = if own.is_empty() { &defaults } else { own };
+        let uuids = if own.is_empty() { &defaults } else { &*own };
         for (at, value) in values.iter().enumerate() {
             let uuid = *uuids.get(at)?;
-            if uuid == 0 || counters.len() >= MOST_COUNTERS {
+            if uuid == 0 || counters.len() >= 2 * MOST_COUNTERS {
                 return None;
             }
-            counters.push((uuid, absolute(uuid, *value, sequence, context)?));
+            let value = absolute(uuid, *value, sequence, context)?;
+            counters.extend([uuid.to_le_bytes(), value.to_le_bytes()]);
         }
     }
-    Some((value, counters))
+    Some(value)
 }
 
 /// Returns the value of a counter in its unit, whatever it counts from.
@@ -369,8 +437,13 @@ fn absolute(uuid: u64, value: f64, sequence: &mut Sequence, context: &mut Contex
 }
 
 /// Returns the categories of an event as one text.
-fn category(raw: &Raw<'_>, sequence: &Sequence, context: &mut Context<'_>) -> Option<StringId> {
-    match (raw.category_iid, &raw.more_category_iids[..], &raw.categories[..]) {
+fn category(
+    raw: &Raw<'_>,
+    several: &Several,
+    sequence: &Sequence,
+    context: &mut Context<'_>,
+) -> Option<StringId> {
+    match (raw.category_iid, &several.category_iids[..], &raw.categories[..]) {
         (None, _, []) => None,
         (Some(iid), [], []) => {
             let known = sequence.name(InternedData::EVENT_CATEGORIES, iid, context);

@@ -91,6 +91,17 @@ impl Pending {
 
     /// Adds the arguments of a later event of the same thing. Its arrays go on where those of earlier events end.
     pub(crate) fn continue_with(&mut self, mut later: Pending, strings: &mut Strings) {
+        if later.0.is_empty() {
+            return;
+        }
+        let has_arrays = |args: &[Arg]| args.iter().any(|arg| strings.get(arg.key).contains('['));
+        if has_arrays(&self.0) && has_arrays(&later.0) {
+            self.continue_arrays(&mut later, strings);
+        }
+        self.0.append(&mut later.0);
+    }
+
+    fn continue_arrays(&self, later: &mut Pending, strings: &mut Strings) {
         let mut elements: BTreeMap<String, usize> = BTreeMap::new();
         for arg in &self.0 {
             let key = strings.get(arg.key);
@@ -111,7 +122,6 @@ impl Pending {
                 arg.key = strings.intern(&moved);
             }
         }
-        self.0.append(&mut later.0);
     }
 
     /// Adds an argument unless there is one of this key.
@@ -242,7 +252,7 @@ fn write(id: i64, set: i64, arg: &Arg, strings: &Strings, output: &mut Output<'_
         }
         Value::Real(value) => {
             real = Cell::from(*value);
-            ("real", shown(&|to| to.push_str(&sql_text::real(*value))))
+            ("real", shown(&|to| sql_text::real(*value, to)))
         }
         Value::Bool(value) => {
             int = Cell::from(*value);

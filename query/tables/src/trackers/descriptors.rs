@@ -2,13 +2,14 @@
 //!
 //! The tokenizer takes descriptions in as the file has them. When events use a track, its thread or process is looked up, and the track is made.
 
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use hashbrown::HashMap;
 
 use super::args::Value;
-use super::groups::{Got, Use, track_in};
+use super::groups::{Got, Use, track_of_number};
 use super::processes::{Processes, Upid, Utid, Worth};
 use super::tracks::{Dimension, Has, Key, TrackId, Tracks};
 use crate::context::Context;
@@ -97,6 +98,8 @@ enum Place {
 #[derive(Debug)]
 struct Group {
     key: Key,
+    /// Its number, from the first event on.
+    number: OnceCell<usize>,
     name: Option<StringId>,
     is_root: bool,
     sequence: Option<u32>,
@@ -271,8 +274,14 @@ pub(crate) fn track_of(
     for (track, name) in context.descriptors.renamed.drain(..) {
         tracks.set_name(track, name);
     }
-    ensure(uuid, name, sequence, tracks, processes, context)?;
-    let place = context.descriptors.states.get(&uuid)?.place.clone()?;
+    let place = |context: &Context<'_>| context.descriptors.states.get(&uuid)?.place.clone();
+    let place = match place(context) {
+        Some(place) => place,
+        None => {
+            ensure(uuid, name, sequence, tracks, processes, context)?;
+            place(context)?
+        }
+    };
     match place {
         Place::Track(track) => Some(track),
         Place::Group(_) if event == Event::Counter => None,
@@ -463,6 +472,7 @@ fn place(
     );
     Place::Group(Rc::new(Group {
         key,
+        number: OnceCell::new(),
         name,
         is_root: level == Level::Root,
         sequence,
@@ -516,7 +526,8 @@ fn member_of(
         Event::End => Use::End(cookie),
         Event::Instant | Event::Counter => Use::Ask(cookie),
     };
-    let Got { track, is_new } = track_in(&group.key, group.name, used, tracks, context);
+    let number = *group.number.get_or_init(|| context.groups.number(&group.key));
+    let Got { track, is_new } = track_of_number(number, &group.key, group.name, used, tracks, context);
     if !is_new {
         return track;
     }

@@ -29,15 +29,18 @@ pub(crate) enum Use {
 struct Member {
     number: u64,
     nested: u64,
+    /// Whether it is in [`Members::free`].
+    is_free: bool,
     track: Option<TrackId>,
 }
 
 #[derive(Debug, Default)]
 struct Members {
-    group: i64,
     members: Vec<Member>,
     /// The places of numbers.
     places: HashMap<u64, usize>,
+    /// The place that a number had last, which often comes again.
+    last: Option<usize>,
     /// The places of tracks for numbers that nothing occupies.
     free: BTreeSet<usize>,
     /// The place of the track of moments. One is enough, as events come in the order of time.
@@ -56,16 +59,11 @@ impl Members {
             self.moments = Some(at);
             return at;
         };
-        let at = match (self.places.get(&number), self.free.first()) {
-            (Some(at), _) => *at,
-            (None, Some(at)) => {
-                let at = *at;
-                self.places.remove(&self.members[at].number);
-                at
-            }
-            (None, None) => self.add(),
+        let at = match self.last {
+            Some(at) if self.members[at].number == number => at,
+            _ => self.place_of(number),
         };
-        self.places.insert(number, at);
+        self.last = Some(at);
         let member = &mut self.members[at];
         member.number = number;
         match used {
@@ -74,10 +72,28 @@ impl Members {
             Use::End(_) => member.nested = member.nested.saturating_sub(1),
             Use::Ask(_) | Use::Moment => {}
         }
-        match member.nested {
-            0 => self.free.insert(at),
-            _ => self.free.remove(&at),
+        let is_free = member.nested == 0;
+        if is_free != std::mem::replace(&mut member.is_free, is_free) {
+            match is_free {
+                true => self.free.insert(at),
+                false => self.free.remove(&at),
+            };
+        }
+        at
+    }
+
+    /// Returns the place of a number. If it has none, it gets one.
+    fn place_of(&mut self, number: u64) -> usize {
+        let at = match (self.places.get(&number), self.free.first()) {
+            (Some(at), _) => return *at,
+            (None, Some(at)) => {
+                let at = *at;
+                self.places.remove(&self.members[at].number);
+                at
+            }
+            (None, None) => self.add(),
         };
+        self.places.insert(number, at);
         at
     }
 }
@@ -85,13 +101,25 @@ impl Members {
 /// All groups.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
-    groups: HashMap<Key, Members>,
+    all: Vec<Members>,
+    numbers: HashMap<Key, usize>,
 }
 
 impl Groups {
     /// Returns the first track of a group, if there is one.
     pub(crate) fn first(&self, key: &Key) -> Option<TrackId> {
-        self.groups.get(key)?.members.first()?.track
+        self.all.get(*self.numbers.get(key)?)?.members.first()?.track
+    }
+
+    /// Returns the number of a group, which is new if there was none.
+    pub(crate) fn number(&mut self, key: &Key) -> usize {
+        if let Some(number) = self.numbers.get(key) {
+            return *number;
+        }
+        let number = self.all.len();
+        self.all.push(Members::default());
+        self.numbers.insert(key.clone(), number);
+        number
     }
 }
 
@@ -111,16 +139,21 @@ pub(crate) fn track_in(
     tracks: &mut Tracks,
     context: &mut Context<'_>,
 ) -> Got {
-    let groups = &mut context.groups.groups;
-    let group = groups.len() as i64;
-    let members = match groups.get_mut(key) {
-        Some(members) => members,
-        None => groups.entry(key.clone()).or_insert(Members {
-            group,
-            ..Members::default()
-        }),
-    };
-    let (group, at) = (members.group, members.place(used));
+    let number = context.groups.number(key);
+    track_of_number(number, key, name, used, tracks, context)
+}
+
+/// As [`track_in`], of a group whose number is known.
+pub(crate) fn track_of_number(
+    number: usize,
+    key: &Key,
+    name: Option<StringId>,
+    used: Use,
+    tracks: &mut Tracks,
+    context: &mut Context<'_>,
+) -> Got {
+    let members = &mut context.groups.all[number];
+    let at = members.place(used);
     if let Some(track) = members.members[at].track {
         return Got { track, is_new: false };
     }
@@ -129,10 +162,8 @@ pub(crate) fn track_in(
         .dimensions
         .push(("track_compressor_idx", Dimension::Int(at as i64)));
     let track = tracks.create(&key_of_track, Has::Slices, name, context);
-    tracks.set_group(track, group);
-    if let Some(members) = context.groups.groups.get_mut(key) {
-        members.members[at].track = Some(track);
-    }
+    tracks.set_group(track, number as i64);
+    context.groups.all[number].members[at].track = Some(track);
     Got { track, is_new: true }
 }
 

@@ -77,8 +77,17 @@ impl Begin {
 }
 
 impl Trackers {
+    #[inline(always)]
     fn begin(&mut self, context: &Context<'_>) -> Begin {
-        *self.begin.get_or_insert_with(|| Begin::of(context))
+        match self.begin {
+            Some(begin) => begin,
+            None => self.find_begin(context),
+        }
+    }
+
+    #[cold]
+    fn find_begin(&mut self, context: &Context<'_>) -> Begin {
+        *self.begin.insert(Begin::of(context))
     }
 
     /// A switch in the compact encoding.
@@ -98,14 +107,12 @@ impl Trackers {
         let next = i64::from(switch.next_pid);
         let utid = self.processes.thread(next);
         self.processes.name_thread(utid, switch.next_comm, Worth::Ftrace);
-        let last = self.sched.last(cpu);
         let now = Last {
             pid: next,
             utid,
             priority: switch.next_prio.into(),
         };
-        self.sched.set_last(cpu, now);
-        let Some(last) = last else {
+        let Some(last) = self.sched.replace_last(cpu, now) else {
             // Without the thread before, this is no switch yet.
             context.stats.add("compact_sched_switch_skipped", None, 1);
             return;
@@ -302,7 +309,7 @@ impl Trackers {
             utid: next,
             priority,
         };
-        self.sched.set_last(cpu, last);
+        self.sched.replace_last(cpu, last);
         let mut out = To {
             strings: &context.strings,
             output: &mut context.output,

@@ -59,10 +59,10 @@ impl Sched {
         self.cpu(cpu).last
     }
 
-    /// Remembers what the CPU runs from here on.
+    /// Remembers what the CPU runs from here on, and returns what it ran.
     #[inline]
-    pub(crate) fn set_last(&mut self, cpu: u32, last: Last) {
-        self.cpu(cpu).last = Some(last);
+    pub(crate) fn replace_last(&mut self, cpu: u32, last: Last) -> Option<Last> {
+        self.cpu(cpu).last.replace(last)
     }
 
     /// Ends the slice of the CPU, if it is in one.

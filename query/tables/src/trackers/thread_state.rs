@@ -12,19 +12,37 @@ use crate::trackers::processes::{IDLE, Utid};
 /// Bits of `common_flags`: in an interrupt, in a soft interrupt.
 const INTERRUPT: u32 = 0x08 | 0x10;
 
-/// The columns of a row that change after it was made.
+/// The columns of a row that are looked at, or change, after it was made.
+const ID: usize = 0;
+const TS: usize = 1;
 const DUR: usize = 2;
 const IO_WAIT: usize = 6;
 const BLOCKED_FUNCTION: usize = 7;
 
+/// What follows from a state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Running,
+    Runnable,
+    /// All others, also of bits that mean nothing.
+    Blocked,
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Row {
-    id: i64,
-    ts: i64,
-    /// `None` if the kernel gave bits that mean nothing.
-    state: Option<StringId>,
+    kind: Kind,
     /// All columns.
     cells: rows::Row<12>,
+}
+
+/// What a thread goes on with.
+#[derive(Debug, Clone, Copy)]
+enum Next {
+    /// On this CPU.
+    Running(u32),
+    Woken(Waking),
+    /// Off its CPU, in a state that is `None` if the kernel gave bits that mean nothing.
+    Left(Option<StringId>),
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -53,8 +71,8 @@ pub(crate) struct ThreadStates {
     /// Nothing is followed that nobody reads.
     is_wanted: bool,
     threads: Vec<Thread>,
-    running: Option<StringId>,
-    runnable: Option<StringId>,
+    running: StringId,
+    runnable: StringId,
     rows: i64,
     spurious: i64,
 }
@@ -70,8 +88,8 @@ impl ThreadStates {
         ThreadStates {
             is_wanted: output.wants(&THREAD_STATE) || output.wants(&SPURIOUS_SCHED_WAKEUP),
             threads: Vec::new(),
-            running: Some(strings.intern("Running")),
-            runnable: Some(strings.intern("R")),
+            running: strings.intern("Running"),
+            runnable: strings.intern("R"),
             rows: 0,
             spurious: 0,
         }
@@ -97,13 +115,12 @@ impl ThreadStates {
             return;
         }
         // A thread that leaves a CPU without having been on one: its last state has no known end.
-        let was_running = self.last(from).is_none_or(|row| row.state == self.running);
-        if was_running {
+        if self.last(from).is_some_and(|row| row.kind == Kind::Running) {
             self.close(ts, from);
         }
-        self.open(ts, from, state, None, None, out);
+        self.open(ts, from, Next::Left(state), out);
         self.close(ts, to);
-        self.open(ts, to, self.running, Some(cpu), None, out);
+        self.open(ts, to, Next::Running(cpu), out);
     }
 
     /// Takes in that a thread is to be woken.
@@ -113,11 +130,11 @@ impl ThreadStates {
             return;
         }
         match self.last(utid) {
-            Some(row) if row.state == self.running || row.state == self.runnable => {
+            Some(row) if row.kind != Kind::Blocked => {
                 let row = [
                     Cell::from(self.spurious),
                     Cell::from(ts),
-                    Cell::from(row.id),
+                    Cell::from(row.cells.int(ID)),
                     Cell::from(waking.irq_context()),
                     Cell::from(utid),
                     Cell::from(waking.waker),
@@ -127,7 +144,7 @@ impl ThreadStates {
             }
             _ => {
                 self.close(ts, utid);
-                self.open(ts, utid, self.runnable, None, Some(waking), out);
+                self.open(ts, utid, Next::Woken(waking), out);
             }
         }
     }
@@ -138,17 +155,15 @@ impl ThreadStates {
             waker,
             common_flags: Some(0),
         };
-        self.open(ts, utid, self.runnable, None, Some(waking), out);
+        self.open(ts, utid, Next::Woken(waking), out);
     }
 
     /// Takes in why the thread was blocked last.
     pub(crate) fn blocked_reason(&mut self, utid: Utid, io_wait: bool, function: Option<StringId>) {
-        let runnable = self.runnable;
-        let running = self.running;
         let Some(thread) = self.threads.get_mut(utid as usize) else {
             return;
         };
-        let is_blocked = |row: &&mut Row| row.state != runnable && row.state != running;
+        let is_blocked = |row: &&mut Row| row.kind == Kind::Blocked;
         let Some(row) = thread
             .last
             .as_mut()
@@ -170,30 +185,50 @@ impl ThreadStates {
             .get_mut(utid as usize)
             .and_then(|thread| thread.last.as_mut())
         {
-            row.cells.set(DUR, Cell::from(ts.wrapping_sub(row.ts)));
+            let dur = ts.wrapping_sub(row.cells.int(TS));
+            row.cells.set(DUR, Cell::from(dur));
         }
     }
 
-    #[inline]
-    fn open(
-        &mut self,
-        ts: i64,
-        utid: Utid,
-        state: Option<StringId>,
-        cpu: Option<u32>,
-        waking: Option<Waking>,
-        out: &mut To<'_, '_>,
-    ) {
+    /// Begins a state. Each caller has its own copy of this, in which all is constant that follows from what `next` is.
+    #[inline(always)]
+    fn open(&mut self, ts: i64, utid: Utid, next: Next, out: &mut To<'_, '_>) {
         if utid == IDLE || !self.is_wanted {
             return;
         }
+        let (kind, state, cpu, waking) = match next {
+            Next::Running(cpu) => (Kind::Running, Some(self.running), Some(cpu), None),
+            Next::Woken(waking) => (Kind::Runnable, Some(self.runnable), None, Some(waking)),
+            Next::Left(state) if state == Some(self.runnable) => (Kind::Runnable, state, None, None),
+            Next::Left(state) => (Kind::Blocked, state, None, None),
+        };
         let waker = waking.and_then(|waking| self.last(waking.waker));
-        let row = Row {
-            id: self.rows,
-            ts,
-            state,
+        let waker = waker.filter(|row| row.kind == Kind::Running);
+        let waker = waker.map(|row| row.cells.int(ID));
+        let id = self.rows;
+        self.rows += 1;
+        let at = utid as usize;
+        if at >= self.threads.len() {
+            self.grow(at);
+        }
+        let Thread { last, blocked } = &mut self.threads[at];
+        let was_blocked = last.as_ref().is_some_and(|row| row.kind == Kind::Blocked);
+        if let Some(older) = blocked
+            && (kind != Kind::Runnable || was_blocked)
+        {
+            write(older, out);
+            *blocked = None;
+        }
+        match last {
+            // The block may still get its reason.
+            Some(_) if kind == Kind::Runnable && was_blocked => *blocked = *last,
+            Some(before) => write(before, out),
+            None => {}
+        }
+        *last = Some(Row {
+            kind,
             cells: rows::Row::new([
-                Cell::from(self.rows),
+                Cell::from(id),
                 Cell::from(ts),
                 Cell::from(-1),
                 Cell::from(cpu),
@@ -202,30 +237,11 @@ impl ThreadStates {
                 Cell::NULL,
                 Cell::NULL,
                 Cell::from(waking.map(|waking| waking.waker)),
-                Cell::from(waker.filter(|row| row.state == self.running).map(|row| row.id)),
+                Cell::from(waker),
                 Cell::from(waking.and_then(Waking::irq_context)),
                 Cell::from(cpu),
             ]),
-        };
-        self.rows += 1;
-        let at = utid as usize;
-        if at >= self.threads.len() {
-            self.grow(at);
-        }
-        let Thread { last, blocked } = &mut self.threads[at];
-        let is_blocked = |row: &Row| row.state != self.running && row.state != self.runnable;
-        if let Some(older) =
-            blocked.take_if(|_| state != self.runnable || last.as_ref().is_some_and(is_blocked))
-        {
-            write(&older, out);
-        }
-        match last {
-            // The block may still get its reason.
-            Some(before) if state == self.runnable && is_blocked(before) => *blocked = Some(*before),
-            Some(before) => write(before, out),
-            None => {}
-        }
-        *last = Some(row);
+        });
     }
 
     #[cold]

@@ -218,8 +218,9 @@ impl Trackers {
         let Some((event, lists, legacy)) = Event::decode(&mut encoded) else {
             return;
         };
+        let legacy = legacy.as_ref().unwrap_or(Legacy::NONE);
         if self
-            .try_track_event(ts, event, &lists, &legacy, encoded, context)
+            .try_track_event(ts, event, &lists, legacy, encoded, context)
             .is_none()
         {
             context.stats.add("track_event_parser_errors", None, 1);
@@ -230,7 +231,7 @@ impl Trackers {
         &mut self,
         ts: i64,
         event: Event,
-        lists: &Lists,
+        lists: &Lists<'_>,
         legacy: &Legacy<'_>,
         arguments: &[u8],
         context: &mut Context<'_>,
@@ -259,20 +260,20 @@ impl Trackers {
                 }
             }
         }
-        for (uuid, value) in &lists.counters {
+        for (uuid, value) in lists.counters() {
             let track = self.described_track(
-                *uuid,
+                uuid,
                 descriptors::Event::Counter,
                 None,
                 Some(event.sequence),
                 context,
             )?;
             self.tracks
-                .count(ts, track, *value, None, &context.strings, &mut context.output);
+                .count(ts, track, value, None, &context.strings, &mut context.output);
             let name = self.tracks.name(track).map(|name| context.strings.get(name));
             match name {
-                Some("thread_time") => thread_time = Some(*value as i64),
-                Some("thread_instruction_count") => instructions = Some(*value as i64),
+                Some("thread_time") => thread_time = Some(value as i64),
+                Some("thread_instruction_count") => instructions = Some(value as i64),
                 _ => {}
             }
         }
@@ -446,7 +447,11 @@ impl Trackers {
         Some(())
     }
 
+    #[inline]
     fn note_extras(&mut self, ts: i64, utid: Utid, extras: Extras, context: &mut Context<'_>) {
+        if extras.logged.is_empty() && extras.processes.is_empty() {
+            return;
+        }
         for pid in extras.processes {
             self.processes.process(pid);
         }
@@ -455,12 +460,12 @@ impl Trackers {
         }
     }
 
-    fn flows_of(&mut self, lists: &Lists, slice: (SliceId, i64), context: &mut Context<'_>) {
-        for flow in &lists.flows {
-            self.flows.step(*flow, slice, context);
+    fn flows_of(&mut self, lists: &Lists<'_>, slice: (SliceId, i64), context: &mut Context<'_>) {
+        for flow in lists.flows() {
+            self.flows.step(flow, slice, context);
         }
-        for flow in &lists.ended_flows {
-            self.flows.end(*flow, slice, context);
+        for flow in lists.ended_flows() {
+            self.flows.end(flow, slice, context);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Track events between the tokenizer and the trackers: fields as varints, arguments as a list behind them.
+//! Track events between the tokenizer and the trackers: fields of fixed sizes, what few events have, and arguments as a list behind them.
 
 use std::collections::BTreeMap;
 
@@ -37,15 +37,53 @@ pub(crate) struct Event {
     pub(crate) value: Option<f64>,
 }
 
-/// The lists of an event.
-#[derive(Debug, Default, Clone, PartialEq)]
-pub(crate) struct Lists {
-    /// Values of further counters, by track.
-    pub(crate) counters: Vec<(u64, f64)>,
-    pub(crate) flows: Vec<u64>,
-    pub(crate) ended_flows: Vec<u64>,
+/// A number of a list, the lowest byte first.
+pub(crate) type Number = [u8; 8];
+
+/// The lists of an event, which few events have.
+#[derive(Debug, Default, Clone, Copy, PartialEq)]
+pub(crate) struct Lists<'a> {
+    /// Further counters: the track of each, and the bits of its value.
+    pub(crate) counters: &'a [Number],
+    pub(crate) flows: &'a [Number],
+    pub(crate) ended_flows: &'a [Number],
 }
 
+impl<'a> Lists<'a> {
+    /// Returns the values of further counters, by track.
+    pub(crate) fn counters(&self) -> impl Iterator<Item = (u64, f64)> + use<'a> {
+        let pairs = self.counters.as_chunks::<2>().0.iter();
+        pairs.map(|[uuid, value]| (u64::from_le_bytes(*uuid), f64::from_le_bytes(*value)))
+    }
+
+    pub(crate) fn flows(&self) -> impl Iterator<Item = u64> + use<'a> {
+        self.flows.iter().map(|flow| u64::from_le_bytes(*flow))
+    }
+
+    pub(crate) fn ended_flows(&self) -> impl Iterator<Item = u64> + use<'a> {
+        self.ended_flows.iter().map(|flow| u64::from_le_bytes(*flow))
+    }
+
+    fn all(&self) -> [&'a [Number]; 3] {
+        [self.counters, self.flows, self.ended_flows]
+    }
+}
+
+/// What all events have: kind, flags, track, sequence, category and name.
+const HEAD: usize = 22;
+/// In place of a category or a name that is missing.
+const NO_STRING: u32 = u32::MAX;
+/// Flags: what an event has besides.
+const THREAD: u8 = 1;
+const THREAD_TIME: u8 = 1 << 1;
+const INSTRUCTIONS: u8 = 1 << 2;
+const VALUE: u8 = 1 << 3;
+const NO_TRACK: u8 = 1 << 4;
+const LISTS: u8 = 1 << 5;
+const LEGACY: u8 = 1 << 6;
+
+/// The two keys of an argument.
+const KEYS: usize = 8;
 const BOOL: u8 = 0;
 const UINT: u8 = 1;
 const INT: u8 = 2;
@@ -80,46 +118,45 @@ pub(crate) enum Extra {
 
 impl Event {
     /// Appends the event and its lists, and the message that has its older form; arguments follow with a [`Coder`].
-    pub(crate) fn encode(&self, lists: &Lists, legacy: Option<&[u8]>, to: &mut Vec<u8>) {
+    pub(crate) fn encode(&self, lists: &Lists<'_>, legacy: Option<&[u8]>, to: &mut Vec<u8>) {
+        let lists = lists.all();
         let some = [
-            self.category.is_some(),
-            self.name.is_some(),
-            self.thread.is_some(),
-            self.thread_time.is_some(),
-            self.instructions.is_some(),
-            self.value.is_some(),
-            self.has_no_track,
-            legacy.is_some(),
+            (self.thread.is_some(), THREAD),
+            (self.thread_time.is_some(), THREAD_TIME),
+            (self.instructions.is_some(), INSTRUCTIONS),
+            (self.value.is_some(), VALUE),
+            (self.has_no_track, NO_TRACK),
+            (lists.iter().any(|list| !list.is_empty()), LISTS),
+            (legacy.is_some(), LEGACY),
         ];
-        let flags = some
-            .iter()
-            .enumerate()
-            .fold(0, |flags, (at, is)| flags | u8::from(*is) << at);
-        to.push(self.kind as u8);
-        to.push(flags);
-        push_varint(to, self.uuid);
-        push_varint(to, self.sequence.into());
-        for id in [self.category, self.name].into_iter().flatten() {
-            push_varint(to, id.0.into());
-        }
+        let flags = some.iter().fold(0, |flags, (is, flag)| match is {
+            true => flags | flag,
+            false => flags,
+        });
+        let string = |id: Option<StringId>| id.map_or(NO_STRING, |id| id.0).to_le_bytes();
+        let mut head = [0; HEAD];
+        head[0] = self.kind as u8;
+        head[1] = flags;
+        head[2..10].copy_from_slice(&self.uuid.to_le_bytes());
+        head[10..14].copy_from_slice(&self.sequence.to_le_bytes());
+        head[14..18].copy_from_slice(&string(self.category));
+        head[18..].copy_from_slice(&string(self.name));
+        to.extend_from_slice(&head);
         if let Some((pid, tid)) = self.thread {
-            push_varint(to, zigzag(pid));
-            push_varint(to, zigzag(tid));
+            to.extend_from_slice(&pid.to_le_bytes());
+            to.extend_from_slice(&tid.to_le_bytes());
         }
         for number in [self.thread_time, self.instructions].into_iter().flatten() {
-            push_varint(to, zigzag(number));
+            to.extend_from_slice(&number.to_le_bytes());
         }
         if let Some(value) = self.value {
             to.extend_from_slice(&value.to_le_bytes());
         }
-        push_varint(to, lists.counters.len() as u64);
-        for (uuid, value) in &lists.counters {
-            push_varint(to, *uuid);
-            to.extend_from_slice(&value.to_le_bytes());
-        }
-        for list in [&lists.flows, &lists.ended_flows] {
-            push_varint(to, list.len() as u64);
-            list.iter().for_each(|flow| push_varint(to, *flow));
+        if flags & LISTS != 0 {
+            for list in lists {
+                push_varint(to, list.len() as u64);
+                to.extend_from_slice(list.as_flattened());
+            }
         }
         if let Some(legacy) = legacy {
             push_varint(to, legacy.len() as u64);
@@ -128,8 +165,8 @@ impl Event {
     }
 
     /// Reads what [`encode`](Event::encode) wrote. Arguments are left in `from`.
-    pub(crate) fn decode<'a>(from: &mut &'a [u8]) -> Option<(Event, Lists, Legacy<'a>)> {
-        let ([kind, flags], rest) = from.split_first_chunk::<2>()?;
+    pub(crate) fn decode<'a>(from: &mut &'a [u8]) -> Option<(Event, Lists<'a>, Option<Legacy<'a>>)> {
+        let ([kind, flags, head @ ..], rest) = from.split_first_chunk::<HEAD>()?;
         *from = rest;
         let kind = match *kind {
             0 => Kind::Begin,
@@ -138,51 +175,66 @@ impl Event {
             3 => Kind::Counter,
             _ => Kind::Phase,
         };
-        let has = |at: u8| flags >> at & 1 != 0;
-        let uuid = take_varint(from)?;
-        let sequence = take_varint(from)? as u32;
-        let mut id = |at| match has(at) {
-            true => Some(take_varint(from).map(|id| StringId(id as u32))),
-            false => None,
+        let (uuid, rest) = head.split_first_chunk::<8>()?;
+        let (sequence, rest) = rest.split_first_chunk::<4>()?;
+        let (category, rest) = rest.split_first_chunk::<4>()?;
+        let (name, _) = rest.split_first_chunk::<4>()?;
+        let string = |id: &[u8; 4]| match u32::from_le_bytes(*id) {
+            NO_STRING => None,
+            id => Some(StringId(id)),
         };
-        let (category, name) = (id(0), id(1));
-        let thread = match has(2) {
-            true => Some((unzigzag(take_varint(from)?), unzigzag(take_varint(from)?))),
-            false => None,
-        };
-        let mut number = |at| match has(at) {
-            true => Some(take_varint(from).map(unzigzag)),
-            false => None,
-        };
-        let (thread_time, instructions) = (number(3), number(4));
-        let value = if has(5) { Some(take_real(from)?) } else { None };
-        let mut lists = Lists::default();
-        for _ in 0..take_varint(from)? {
-            lists.counters.push((take_varint(from)?, take_real(from)?));
-        }
-        for list in [&mut lists.flows, &mut lists.ended_flows] {
-            for _ in 0..take_varint(from)? {
-                list.push(take_varint(from)?);
-            }
-        }
-        let legacy = match has(7) {
-            true => Legacy::new(take_bytes(from)?),
-            false => Legacy::default(),
-        };
-        let event = Event {
+        let mut event = Event {
             kind,
-            uuid,
-            has_no_track: has(6),
-            sequence,
-            category: category.flatten(),
-            name: name.flatten(),
-            thread,
-            thread_time: thread_time.flatten(),
-            instructions: instructions.flatten(),
-            value,
+            uuid: u64::from_le_bytes(*uuid),
+            has_no_track: flags & NO_TRACK != 0,
+            sequence: u32::from_le_bytes(*sequence),
+            category: string(category),
+            name: string(name),
+            thread: None,
+            thread_time: None,
+            instructions: None,
+            value: None,
+        };
+        let has = |flag: u8| flags & flag != 0;
+        if has(THREAD) {
+            event.thread = Some((take_int(from)?, take_int(from)?));
+        }
+        if has(THREAD_TIME) {
+            event.thread_time = Some(take_int(from)?);
+        }
+        if has(INSTRUCTIONS) {
+            event.instructions = Some(take_int(from)?);
+        }
+        if has(VALUE) {
+            event.value = Some(take_real(from)?);
+        }
+        let mut lists = Lists::default();
+        if has(LISTS) {
+            lists = Lists {
+                counters: take_numbers(from)?,
+                flows: take_numbers(from)?,
+                ended_flows: take_numbers(from)?,
+            };
+        }
+        let legacy = match has(LEGACY) {
+            true => Some(Legacy::new(take_bytes(from)?)),
+            false => None,
         };
         Some((event, lists, legacy))
     }
+}
+
+fn take_numbers<'a>(from: &mut &'a [u8]) -> Option<&'a [Number]> {
+    let count = usize::try_from(take_varint(from)?).ok()?;
+    let (numbers, rest) = from.split_at_checked(count.checked_mul(size_of::<Number>())?)?;
+    *from = rest;
+    Some(numbers.as_chunks().0)
+}
+
+fn take_int(from: &mut &[u8]) -> Option<i64> {
+    let (bytes, rest) = from.split_first_chunk::<8>()?;
+    *from = rest;
+    Some(i64::from_le_bytes(*bytes))
 }
 
 fn take_real(from: &mut &[u8]) -> Option<f64> {
@@ -196,7 +248,7 @@ pub(crate) struct Coder<'a> {
     to: &'a mut Vec<u8>,
     arguments: usize,
     /// The elements of each array so far. Annotations of one name go on with one array.
-    elements: BTreeMap<String, usize>,
+    elements: Option<BTreeMap<String, usize>>,
 }
 
 impl<'a> Coder<'a> {
@@ -204,7 +256,7 @@ impl<'a> Coder<'a> {
         Coder {
             to,
             arguments: 0,
-            elements: BTreeMap::new(),
+            elements: None,
         }
     }
 
@@ -215,22 +267,26 @@ impl<'a> Coder<'a> {
 
     /// Returns the place of the next element of an array.
     pub(crate) fn next_element(&self, array: &str) -> usize {
-        self.elements.get(array).copied().unwrap_or(0)
+        let elements = self.elements.as_ref().and_then(|elements| elements.get(array));
+        elements.copied().unwrap_or(0)
     }
 
     /// Notes that an array has one more element.
     pub(crate) fn add_element(&mut self, array: &str) {
-        match self.elements.get_mut(array) {
+        let all = self.elements.get_or_insert_default();
+        match all.get_mut(array) {
             Some(elements) => *elements += 1,
-            None => drop(self.elements.insert(array.to_owned(), 1)),
+            None => drop(all.insert(array.to_owned(), 1)),
         }
     }
 
+    #[inline]
     fn begin(&mut self, kind: u8, flat: StringId, whole: StringId) {
         self.arguments += 1;
-        self.to.push(kind);
-        push_varint(self.to, flat.0.into());
-        push_varint(self.to, whole.0.into());
+        let mut head = [kind; 1 + KEYS];
+        head[1..5].copy_from_slice(&flat.0.to_le_bytes());
+        head[5..].copy_from_slice(&whole.0.to_le_bytes());
+        self.to.extend_from_slice(&head);
     }
 
     pub(crate) fn bool(&mut self, flat: StringId, whole: StringId, value: bool) {
@@ -343,8 +399,10 @@ fn next(from: &mut &[u8], pending: &mut Pending, visit: &mut impl FnMut(Extra, &
         visit(extra, pending);
         return Some(());
     }
-    let flat = StringId(take_varint(from)? as u32);
-    let whole = StringId(take_varint(from)? as u32);
+    let ([f0, f1, f2, f3, w0, w1, w2, w3], rest) = from.split_first_chunk::<KEYS>()?;
+    *from = rest;
+    let flat = StringId(u32::from_le_bytes([*f0, *f1, *f2, *f3]));
+    let whole = StringId(u32::from_le_bytes([*w0, *w1, *w2, *w3]));
     let value = match *kind {
         BOOL => {
             let (value, rest) = from.split_first()?;

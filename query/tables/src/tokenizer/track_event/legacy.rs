@@ -31,7 +31,7 @@ pub(crate) enum Id {
 }
 
 /// A `LegacyEvent`.
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Legacy<'a> {
     pub(crate) phase: Option<u8>,
     pub(crate) name_iid: u64,
@@ -50,8 +50,26 @@ pub(crate) struct Legacy<'a> {
 }
 
 impl<'a> Legacy<'a> {
+    /// What most events say, which have none.
+    pub(crate) const NONE: &'static Legacy<'static> = &Legacy {
+        phase: None,
+        name_iid: 0,
+        duration: None,
+        thread_duration: None,
+        instruction_delta: None,
+        id: None,
+        id_scope: None,
+        has_async_thread_time: false,
+        bind_id: None,
+        binds_to_enclosing: false,
+        direction: None,
+        instant_scope: None,
+        pid: None,
+        tid: None,
+    };
+
     pub(crate) fn new(message: &'a [u8]) -> Legacy<'a> {
-        let mut legacy = Legacy::default();
+        let mut legacy = *Legacy::NONE;
         let in_ns = |microseconds: u64| (microseconds as i64).wrapping_mul(1000);
         for field in fields(message) {
             match (field.number, field.value) {
