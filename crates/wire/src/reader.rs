@@ -192,7 +192,7 @@ impl<'a> Reader<'a> {
                 return Err(WireError::UnsupportedWireType { position, wire_type });
             }
         };
-        // Whoever has no use for these bytes does not pay for them: nothing here can panic.
+        // This cannot panic, so the compiler drops it where the caller does not use `raw`.
         let raw = self.rest.get(..self.rest.len() - cursor.rest.len());
         self.rest = cursor.rest;
         Ok(Field {

@@ -20,7 +20,7 @@ const BUFFER: usize = 64 << 10;
 const MOST_PILES: usize = 8;
 /// The bytes of a pile that are allocated at once.
 const CHUNK: usize = 32 << 10;
-/// Events up to this size, with what is in front of them, are short. The last event of a chunk finds room for one; only longer ones make it grow.
+/// Events up to this size, header included, are short. A chunk is full when it has no room for another short event, so that only longer ones make it grow.
 const SHORT: usize = 32;
 /// The room for short events that is made at once.
 const ROOM: usize = 1 << 10;
