@@ -108,7 +108,7 @@ async fn rows_of_different_traces_are_not_held_together() {
             "select sum(n * ts), max(n) from (select ts, row_number() over (partition by utid order by ts, id) as n from sched)",
             vec!["5"],
         ),
-        // Groups by an id are whole in each trace, and what is joined with them is so too.
+        // All rows of a group by an id are of one trace, and so are the rows that are joined with it.
         (
             "select name, sum(n) from (select utid, count(*) as n from sched group by utid) join thread using (utid) group by 1 order by 1",
             vec!["5"],
