@@ -59,6 +59,8 @@ enum Ending {
 /// See the [module](self).
 pub(crate) struct Pair {
     far: PairedSocket,
+    /// Where the far end is; `None` if it has gone.
+    far_host: Option<String>,
     near: Option<PairedSocket>,
     tls: Connection,
     /// When both ends got to know each other.
@@ -87,6 +89,7 @@ impl Pair {
         // The bound is ours: nothing is read for it before all is sent.
         tls.set_buffer_limit(None);
         Pair {
+            far_host: far.peer_host(),
             far: PairedSocket::new(far, token),
             near: None,
             tls,
@@ -117,8 +120,13 @@ impl Pair {
         Some((self.tls.peer_certificates().unwrap_or_default(), self.known_at?))
     }
 
-    pub(crate) fn far_host(&self) -> Option<String> {
-        self.far.stream.peer_host()
+    pub(crate) fn far_host(&self) -> Option<&str> {
+        self.far_host.as_deref()
+    }
+
+    /// Whether bytes wait here for one of the sockets.
+    pub(crate) fn holds_bytes(&self) -> bool {
+        self.tls.wants_write() || !self.down.is_empty()
     }
 
     /// Until when something has to happen.

@@ -8,6 +8,7 @@
 //! certificate is revoked now, or its authority has gone. A certificate that has merely expired since then keeps its connection. If only this end's own
 //! certificate or key is of no use, the tunnel logs that, shows the old one, and still judges others by the new files.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -231,8 +232,15 @@ impl Tunnel {
             let now = monotonic_now();
             self.listeners.handle_timeout(&self.reactor, now)?;
             for id in self.ids(|pair| pair.deadline().is_some_and(|deadline| deadline <= now)) {
-                if self.pairs.get(&id).is_some_and(|pair| !pair.is_known()) {
-                    self.failed(id, &Failure::Far("it does not finish the handshake".to_owned()));
+                match self.pairs.get(&id) {
+                    Some(pair) if !pair.is_known() => {
+                        self.failed(id, &Failure::Far("it does not finish the handshake".to_owned()));
+                    }
+                    Some(pair) if pair.holds_bytes() => {
+                        let reason = "one side has ended, and the other has not taken all that was sent; the rest is lost";
+                        self.failed(id, &Failure::Far(reason.to_owned()));
+                    }
+                    _ => {}
                 }
                 self.end_pair(id);
             }
@@ -322,16 +330,25 @@ impl Tunnel {
         }
     }
 
-    /// Hangs up on the oldest stranger, if there are as many as there may be.
+    /// Hangs up on a stranger, if there are as many as there may be: the oldest one of the address that has most. So strangers from one address make room for
+    /// each other, and a guest from another address has its time.
     fn make_room(&mut self) {
-        let strangers = self.ids(|pair| !pair.is_known());
-        if strangers.len() >= HANDSHAKES
-            && let Some(oldest) = strangers.first()
-        {
+        let mut strangers: BTreeMap<Option<&str>, Vec<u64>> = BTreeMap::new();
+        for (id, pair) in self.pairs.iter().filter(|(_, pair)| !pair.is_known()) {
+            strangers.entry(pair.far_host()).or_default().push(*id);
+        }
+        if strangers.values().map(Vec::len).sum::<usize>() < HANDSHAKES {
+            return;
+        }
+        let oldest = strangers
+            .values()
+            .filter_map(|ids| Some((ids.len(), Reverse(*ids.first()?))))
+            .max();
+        if let Some((_, Reverse(oldest))) = oldest {
             let reason =
                 "so many strangers come that those who do not finish their handshakes are hung up on";
             self.complaints.log(reason);
-            self.end_pair(*oldest);
+            self.end_pair(oldest);
         }
     }
 
@@ -408,9 +425,7 @@ impl Tunnel {
             (End::Guest(..), _) => format!("the host's end at {name}: {what}"),
             (End::Host(_), Failure::Near(_)) => format!("the service at {name}: {what}"),
             (End::Host(_), _) => {
-                let host = pair
-                    .far_host()
-                    .unwrap_or_else(|| "somebody who has gone".to_owned());
+                let host = pair.far_host().unwrap_or("somebody who has gone");
                 format!("a guest's end at {host}: {what}")
             }
         };

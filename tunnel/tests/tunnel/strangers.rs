@@ -1,12 +1,13 @@
 //! Refused strangers: ends that show other certificates or none, and clients that do not speak TLS. Their cost is bounded, and they hurt nobody.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rcgen::ExtendedKeyUsagePurpose;
+use rustix::net::{self, AddressFamily, SocketType};
 
 use crate::ends::{PATIENCE, Scene};
 use crate::fleet::{Fleet, HOST, Identity, Valid};
@@ -161,6 +162,35 @@ fn a_crowd_that_never_finishes_its_handshakes_costs_little_and_keeps_no_guest_ou
     // Strangers cannot multiply complaints.
     assert!(scene.host.log().lines().count() < 10, "{}", scene.host.log());
     assert!(!scene.is_reached());
+}
+
+/// Strangers that the host's end has at a time.
+const STRANGERS: usize = 64;
+
+/// Connects to the host's end from another address of this machine.
+fn connect_from(source: Ipv4Addr, address: &str) -> TcpStream {
+    let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    net::bind(&socket, &SocketAddrV4::new(source, 0)).unwrap();
+    net::connect(&socket, &address.parse::<SocketAddrV4>().unwrap()).unwrap();
+    TcpStream::from(socket)
+}
+
+#[test]
+fn a_crowd_from_one_address_drives_out_nobody_from_another() {
+    let scene = Scene::new();
+    let mut elsewhere = TcpStream::connect(&scene.address).unwrap();
+    let crowd_address = Ipv4Addr::new(127, 0, 0, 2);
+    let mut crowd: Vec<TcpStream> = (0..100)
+        .map(|_| connect_from(crowd_address, &scene.address))
+        .collect();
+    // Once the newest of the crowd that cannot stay is gone, so is everybody who came before it and had to go.
+    let gone = crowd.len() - STRANGERS;
+    crowd[gone].set_read_timeout(Some(PATIENCE)).unwrap();
+    let left = crowd[gone].read(&mut [0]).map_err(|error| error.kind());
+    assert_ne!(left, Err(ErrorKind::WouldBlock), "nobody was hung up on");
+    elsewhere.set_nonblocking(true).unwrap();
+    let still_there = elsewhere.read(&mut [0]).map_err(|error| error.kind());
+    assert_eq!(still_there, Err(ErrorKind::WouldBlock));
 }
 
 #[test]
