@@ -7,6 +7,8 @@ use ferretto_tables::{
     Added, Error, Input, Options, ParquetFolder, PartitionedFolder, Selection, import, traces_in,
 };
 
+use crate::stderr;
+
 /// The most traces that failed which one message names.
 const MOST_NAMED: usize = 20;
 
@@ -89,13 +91,13 @@ fn one(trace: &OsStr, output: &Path, options: &Options) -> Result<(), String> {
         }
     };
     folder.finish().map_err(failed)?;
-    eprintln!(
-        "ferretto-query: wrote the tables of {} packets ({} bytes) into {}{}",
+    stderr::say(&format_args!(
+        "wrote the tables of {} packets ({} bytes) into {}{}",
         report.packets,
         report.bytes,
         output.display(),
         damage(report.losses)
-    );
+    ));
     Ok(())
 }
 
@@ -155,11 +157,11 @@ fn many(arguments: &Args) -> Result<(), String> {
                 damaged.len()
             ),
         };
-        eprintln!(
-            "ferretto-query: wrote the tables of {written} trace{} ({packets} packets, {bytes} bytes) into {}{again}{damaged}",
+        stderr::say(&format_args!(
+            "wrote the tables of {written} trace{} ({packets} packets, {bytes} bytes) into {}{again}{damaged}",
             if written == 1 { "" } else { "s" },
             arguments.output.display(),
-        );
+        ));
     }
     match failed.len() {
         0 => Ok(()),

@@ -12,6 +12,7 @@ mod query;
 mod report;
 mod shell;
 mod sources;
+mod stderr;
 mod table;
 
 use std::process::ExitCode;
@@ -55,7 +56,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            eprintln!("ferretto-query: {message}");
+            stderr::say(&message);
             ExitCode::FAILURE
         }
     }

@@ -12,6 +12,7 @@ use crate::interrupt::{self, until_interrupted};
 use crate::output::{self, Destination, Format};
 use crate::shell;
 use crate::sources;
+use crate::stderr;
 
 /// Ask traces, or a folder of tables, in SQL
 ///
@@ -125,7 +126,7 @@ pub(crate) fn run(arguments: &Args) -> Result<(), String> {
         }
         to.finish()?;
         if database.losses() > 0 {
-            eprintln!("ferretto-query: answered{}", damage(database.losses()));
+            stderr::say(&format_args!("answered{}", damage(database.losses())));
         }
         Ok(())
     })

@@ -13,6 +13,7 @@ use crate::bars::bars;
 use crate::export::damage;
 use crate::interrupt::{self, until_interrupted};
 use crate::sources::open;
+use crate::stderr;
 use crate::table::{self, Column, Width};
 
 /// Answer a frequent question about a trace, or about many
@@ -67,7 +68,7 @@ pub(crate) fn run(arguments: &Args) -> Result<(), String> {
             }
         }
         if database.losses() > 0 {
-            eprintln!("ferretto-query: answered{}", damage(database.losses()));
+            stderr::say(&format_args!("answered{}", damage(database.losses())));
         }
         Ok(text)
     }))?;

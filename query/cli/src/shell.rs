@@ -16,6 +16,7 @@ use rustyline::{Config, Context, Editor, Helper};
 use crate::interrupt::until_interrupted;
 use crate::output::Format;
 use crate::query::answer;
+use crate::stderr;
 
 const HELP: &str = "\
 Statements end with `;`. Commands:
@@ -39,7 +40,10 @@ pub(crate) async fn run(database: &mut Database, rows: usize) -> Result<(), Stri
     if let Some(path) = &history {
         let _ = editor.load_history(path);
     }
-    eprintln!("SQL on {}. .help helps; Ctrl-D ends.", database.name());
+    stderr::tell(&format_args!(
+        "SQL on {}. .help helps; Ctrl-D ends.",
+        database.name()
+    ));
     let mut format = Format::Table;
     loop {
         let line = match editor.readline("ferretto> ") {
@@ -91,7 +95,9 @@ pub(crate) async fn run(database: &mut Database, rows: usize) -> Result<(), Stri
                             sql
                         }
                         None => {
-                            eprintln!("there is no example `{name}`; .examples lists them");
+                            stderr::tell(&format_args!(
+                                "there is no example `{name}`; .examples lists them"
+                            ));
                             continue;
                         }
                     },
@@ -100,7 +106,7 @@ pub(crate) async fn run(database: &mut Database, rows: usize) -> Result<(), Stri
                         continue;
                     }
                     (other, _) => {
-                        eprintln!("there is no command `.{other}`; .help lists them");
+                        stderr::tell(&format_args!("there is no command `.{other}`; .help lists them"));
                         continue;
                     }
                 }
@@ -112,12 +118,12 @@ pub(crate) async fn run(database: &mut Database, rows: usize) -> Result<(), Stri
                     let mut stdout = io::stdout();
                     let answered = answer(database, statement, format, rows, &mut stdout);
                     if let Err(message) = until_interrupted(answered).await {
-                        eprintln!("{message}");
+                        stderr::tell(&message);
                         break;
                     }
                 }
             }
-            Err(error) => eprintln!("{error}"),
+            Err(error) => stderr::tell(&error),
         }
     }
     if let Some(path) = &history {
@@ -126,10 +132,10 @@ pub(crate) async fn run(database: &mut Database, rows: usize) -> Result<(), Stri
             .map_err(ReadlineError::from)
             .and_then(|()| editor.save_history(path))
         {
-            eprintln!(
-                "ferretto-query: the history cannot be kept in {}: {error}",
+            stderr::say(&format_args!(
+                "the history cannot be kept in {}: {error}",
                 path.display()
-            );
+            ));
         }
     }
     Ok(())
