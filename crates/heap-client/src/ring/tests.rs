@@ -169,6 +169,10 @@ mod model {
             self.swap(value, ordering);
         }
 
+        fn swap(&self, value: u64, ordering: Ordering) -> u64 {
+            self.swap(value, ordering)
+        }
+
         fn compare_exchange_weak(
             &self,
             current: u64,
