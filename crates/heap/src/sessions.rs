@@ -130,6 +130,11 @@ impl Claim {
         self.pid
     }
 
+    /// The user whose room it takes.
+    pub(crate) fn user(&self) -> u32 {
+        self.user
+    }
+
     /// Different for any two claims.
     pub(crate) fn serial(&self) -> u64 {
         self.serial
