@@ -33,6 +33,8 @@ pub struct Feed {
     waking: Waking,
     /// Bytes of interned data that exist because of this client.
     pub(crate) interned_bytes: usize,
+    /// The client's user, who is charged for it.
+    pub(crate) user: u32,
 }
 
 /// How much a ring has.
@@ -79,6 +81,11 @@ pub(crate) enum Fetched {
 impl Feed {
     /// Nothing has come so far.
     pub fn new(memory: RingMemory) -> Feed {
+        Feed::of_user(0, memory)
+    }
+
+    /// The same, of a client of this user.
+    pub(crate) fn of_user(user: u32, memory: RingMemory) -> Feed {
         Feed {
             memory,
             reader: Reader::new(),
@@ -89,6 +96,7 @@ impl Feed {
             stuck: None,
             waking: Waking::default(),
             interned_bytes: 0,
+            user,
         }
     }
 

@@ -11,7 +11,7 @@
 //! | `warnings` | what the log is told of refused clients |
 //! | `memory`, `feed`, `records` | what comes from a client |
 //! | `profile`, `books`, `histogram` | what is known of a process and of a heap |
-//! | `collector`, `dump` | from records to books, and from books to packets |
+//! | `collector`, `shares`, `dump` | from records to books, and from books to packets |
 //! | `client`, `thread`, `reading`, `successions` | when what is read and dumped |
 //! | `source`, `producer`, `pidfd` | the data source, the producer of the daemon, and system calls about processes |
 //!
@@ -38,6 +38,7 @@ mod reading;
 pub(crate) mod records;
 mod room;
 pub mod sessions;
+mod shares;
 pub(crate) mod source;
 mod successions;
 pub(crate) mod targets;
