@@ -197,6 +197,14 @@ impl<'a> Flight<'a> {
         }
     }
 
+    /// Ends the recorder as service managers do.
+    fn stop(&mut self) {
+        let mut recorder = self.recorder.take().unwrap();
+        recorder.signal(Signal::TERM);
+        let status = recorder.wait(PATIENCE).unwrap();
+        assert!(status.success(), "{status}: {}", self.said());
+    }
+
     fn kill(&mut self) {
         let mut recorder = self.recorder.take().unwrap();
         recorder.signal(Signal::KILL);
@@ -378,6 +386,23 @@ fn a_storm_of_triggers_costs_as_many_files_as_are_allowed_and_each_is_counted() 
     assert_eq!(flight.files().0.len(), 2);
     // Each reason has its own share of seals.
     assert_eq!(flight.seal(&[]).len(), 1);
+}
+
+#[test]
+fn a_recorder_that_is_told_to_end_has_counted_all_seals() {
+    let programs = Programs::ours();
+    let mut flight = Flight::new(&programs, Side::Ours, "");
+    flight.configure("meters", METERS);
+    flight.start();
+    flight.await_sessions(&["meters"]);
+    // The first is saved soon, and the second is too late for the same second.
+    for _ in 0..2 {
+        flight.seal(&["meters", "--reason", "twice"]);
+    }
+    flight.stop();
+    let tally = flight.state()["seals"]["meters/twice"].clone();
+    assert_eq!(tally["sealed"], 2, "{tally}");
+    assert_eq!(flight.files().0.len(), 2);
 }
 
 #[test]

@@ -11,8 +11,6 @@ use ferretto_ipc::{Listener, Stream};
 
 /// How long listeners rest when no client can be taken.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Connections to take from one listener in one turn.
-pub const ACCEPTS_PER_TURN: usize = 64;
 
 /// Whether there is room for a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,6 +11,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
 
 use crate::handshake::HEAP_NAME_BYTES;
+use crate::sync::Word;
 use crate::{callbacks, sampler, session};
 
 /// Heaps of a process, the one without a number included, as upstream.
@@ -58,11 +59,8 @@ pub type DisabledCallback = extern "C" fn(data: *mut c_void, info: *const Disabl
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Heap {
-    /// Bytes between two samples. 0: it is not sampled. Read at each allocation.
-    interval: AtomicU64,
-    /// By how much an allocated byte goes on to the next hit.
-    rate: AtomicU64,
-    /// Bytes between two samples as the session wants it; `interval` follows once the callback has returned.
+    pace: Pace,
+    /// Bytes between two samples as the session wants it; `pace` follows once the callback has returned.
     wanted: AtomicU64,
     name: [AtomicU64; HEAP_NAME_BYTES / 8],
     is_registered: AtomicBool,
@@ -70,6 +68,41 @@ pub struct Heap {
     pub(crate) is_enabled: AtomicBool,
     pub(crate) enabled: Callback,
     pub(crate) disabled: Callback,
+}
+
+/// How a heap is sampled now. Read at each allocation.
+#[derive(Debug)]
+#[repr(C)]
+struct Pace<W = AtomicU64> {
+    /// Bytes between two samples. 0: it is not sampled.
+    interval: W,
+    /// By how much an allocated byte goes on to the next hit.
+    rate: W,
+}
+
+impl<W: Word> Pace<W> {
+    /// Doubles the interval, if no other thread does so. Returns the new one.
+    fn double(&self, interval: u64) -> Option<u64> {
+        let double = interval.checked_mul(2)?;
+        self.interval
+            .compare_exchange_weak(interval, double, AcqRel, Relaxed)
+            .ok()?;
+        let mut settled = double;
+        loop {
+            // If another thread has stored the rate of a later interval meanwhile, this one takes its place. But then the swap acquires what that thread
+            // did before, so that the load sees the later interval.
+            self.rate.swap(rate_of(settled), AcqRel);
+            match self.interval.load(Acquire) {
+                now if now == settled => return Some(double),
+                now => settled = now,
+            }
+        }
+    }
+}
+
+/// The rate of a heap with this interval: 0 only if it is not sampled.
+fn rate_of(interval: u64) -> u64 {
+    sampler::rate(interval).max((interval != 0).into())
 }
 
 /// A function of the program with its data.
@@ -142,8 +175,10 @@ pub(crate) fn register_allocator(name: &str) {
 impl Heap {
     const fn new(interval: u64) -> Heap {
         Heap {
-            interval: AtomicU64::new(interval),
-            rate: AtomicU64::new(0),
+            pace: Pace {
+                interval: AtomicU64::new(interval),
+                rate: AtomicU64::new(0),
+            },
             wanted: AtomicU64::new(0),
             name: [const { AtomicU64::new(0) }; HEAP_NAME_BYTES / 8],
             is_registered: AtomicBool::new(false),
@@ -235,13 +270,13 @@ impl Heap {
     /// Bytes between two samples. 0: it is not sampled.
     #[inline(always)]
     pub(crate) fn interval(&self) -> u64 {
-        self.interval.load(Relaxed)
+        self.pace.interval.load(Relaxed)
     }
 
     /// By how much an allocated byte goes on to the next hit.
     #[inline(always)]
     pub(crate) fn rate(&self) -> u64 {
-        self.rate.load(Relaxed)
+        self.pace.rate.load(Relaxed)
     }
 
     /// Whether the heap is sampled now.
@@ -260,24 +295,47 @@ impl Heap {
 
     /// Samples the heap with this interval from now on, 0: not at all.
     pub(crate) fn sample(&self, interval: u64) {
-        self.rate
-            .store(sampler::rate(interval).max((interval != 0).into()), Relaxed);
-        self.interval.store(interval, Release);
+        self.pace.rate.store(rate_of(interval), Relaxed);
+        self.pace.interval.store(interval, Release);
     }
 
     /// Doubles the interval, if no other thread does so. Returns the new one.
     pub(crate) fn double(&self, interval: u64) -> Option<u64> {
-        let double = interval.checked_mul(2)?;
-        self.interval
-            .compare_exchange(interval, double, AcqRel, Relaxed)
-            .ok()?;
-        self.rate.store(sampler::rate(double).max(1), Relaxed);
-        Some(double)
+        self.pace.double(interval)
     }
 
     /// The next allocation takes the slow path, and is not sampled.
     pub(crate) fn look(&self) {
-        self.rate.store(0, Relaxed);
-        self.interval.store(LOOK, Release);
+        self.pace.rate.store(0, Relaxed);
+        self.pace.interval.store(LOOK, Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use loom::sync::Arc;
+    use loom::sync::atomic::AtomicU64;
+
+    use super::*;
+
+    #[test]
+    fn threads_that_double_one_after_the_other_leave_the_rate_of_the_last_interval() {
+        loom::model(|| {
+            let pace = Arc::new(Pace {
+                interval: AtomicU64::new(4096),
+                rate: AtomicU64::new(rate_of(4096)),
+            });
+            let threads = [(); 2].map(|()| {
+                let pace = pace.clone();
+                loom::thread::spawn(move || {
+                    let interval = Word::load(&pace.interval, Relaxed);
+                    pace.double(interval)
+                })
+            });
+            let doubled = threads.map(|thread| thread.join().expect("no panic"));
+            let interval = Word::load(&pace.interval, Acquire);
+            assert_eq!(Some(interval), doubled.into_iter().flatten().max());
+            assert_eq!(Word::load(&pace.rate, Acquire), rate_of(interval));
+        });
     }
 }

@@ -244,6 +244,7 @@ impl Reader {
 
     /// The same, for readers that want other words.
     pub fn next_as<W: Word, P: PayloadWord>(&mut self, ring: Ring<'_, W>, payload: &mut Vec<P>) -> Next {
+        let mut has_padding = false;
         loop {
             let write = ring.header[header::WRITE].load(Acquire);
             let there = write.wrapping_sub(self.read);
@@ -260,14 +261,19 @@ impl Reader {
             let Some((kind, words)) = self.check(ring, head, there) else {
                 return Next::Corrupt;
             };
+            if kind == Kind::Padding {
+                // Writers take the space of a padding and of a record behind it at once, so two in a row make no sense, and many would never end.
+                if has_padding {
+                    return Next::Corrupt;
+                }
+                has_padding = true;
+                self.give_back(ring, words);
+                continue;
+            }
             payload.clear();
-            if kind != Kind::Padding {
-                payload.extend((1..words).map(|index| P::of(ring.word(self.read + index).load(Relaxed))));
-            }
+            payload.extend((1..words).map(|index| P::of(ring.word(self.read + index).load(Relaxed))));
             self.give_back(ring, words);
-            if kind != Kind::Padding {
-                return Next::Record(kind);
-            }
+            return Next::Record(kind);
         }
     }
 
@@ -288,11 +294,9 @@ impl Reader {
         let kind = Kind::from_number((head >> 32) as u8)?;
         let words = head & u64::from(u32::MAX);
         let to_end = ring.capacity() - (self.read & (ring.capacity() - 1));
-        let most = match kind {
-            Kind::Padding => to_end,
-            _ => to_end.min(MOST_RECORD_WORDS as u64),
-        };
-        (head & (TAKEN | COMPLETE) != 0 && (1..=most.min(there)).contains(&words)).then_some((kind, words))
+        // A padding is shorter than the record behind it.
+        let most = to_end.min(MOST_RECORD_WORDS as u64).min(there);
+        (head & (TAKEN | COMPLETE) != 0 && (1..=most).contains(&words)).then_some((kind, words))
     }
 
     fn give_back<W: Word>(&mut self, ring: Ring<'_, W>, words: u64) {

@@ -15,7 +15,7 @@
 //! `report`, the preloaded library and the global allocator call this.
 #![allow(unsafe_code)]
 
-use core::ffi::{CStr, c_int};
+use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
@@ -67,6 +67,8 @@ pub fn begin_with(allocator: Option<&str>) {
         Some(name) => SocketName::new(name),
         None => connect::usual_socket(),
     });
+    // The handlers have no way back, and a program can close a library that has a global allocator of its own.
+    system::keep_loaded(on_signal as *const c_void);
     // SAFETY: the handler is async-signal-safe.
     unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     if handle_signal() {

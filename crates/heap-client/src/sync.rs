@@ -9,6 +9,8 @@ pub trait Word {
     /// As `AtomicU64`'s.
     fn store(&self, value: u64, ordering: Ordering);
     /// As `AtomicU64`'s.
+    fn swap(&self, value: u64, ordering: Ordering) -> u64;
+    /// As `AtomicU64`'s.
     ///
     /// # Errors
     ///
@@ -31,6 +33,11 @@ impl Word for AtomicU64 {
     #[inline(always)]
     fn store(&self, value: u64, ordering: Ordering) {
         self.store(value, ordering);
+    }
+
+    #[inline(always)]
+    fn swap(&self, value: u64, ordering: Ordering) -> u64 {
+        self.swap(value, ordering)
     }
 
     #[inline(always)]

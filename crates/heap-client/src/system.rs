@@ -1,4 +1,4 @@
-//! The system calls of a client. All but `stack_bounds` are safe in signal handlers, allocate nothing and are no cancellation points.
+//! The system calls of a client. All but `stack_bounds` and `keep_loaded` are safe in signal handlers, allocate nothing and are no cancellation points.
 //!
 //! The other modules of the client call these. The `unsafe` functions say what the caller must guarantee.
 #![allow(unsafe_code)]
@@ -445,6 +445,38 @@ pub(crate) fn environment() -> u64 {
     unsafe { (&raw const environ).read() as u64 }
 }
 
+/// Keeps the object loaded that this function is in, even if the program closes it (`dlclose`). Not in signal handlers. It may allocate.
+#[cfg(not(target_feature = "crt-static"))]
+pub(crate) fn keep_loaded(function: *const c_void) {
+    // SAFETY: takes a number.
+    let program = unsafe { libc::getauxval(libc::AT_PHDR) } as *const c_void;
+    let Some(object) = object_of(function) else { return };
+    if object_of(program).is_some_and(|program| program.dli_fbase == object.dli_fbase) {
+        return;
+    }
+    // SAFETY: the name ends with a zero, and is the loader's. Nothing is loaded by this, so no code of the object runs.
+    unsafe {
+        libc::dlopen(
+            object.dli_fname,
+            libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE,
+        )
+    };
+}
+
+/// A static program has one object, which stays.
+#[cfg(target_feature = "crt-static")]
+pub(crate) fn keep_loaded(_function: *const c_void) {}
+
+/// The object that is loaded at this address; `None` if it has no name.
+#[cfg(not(target_feature = "crt-static"))]
+fn object_of(address: *const c_void) -> Option<libc::Dl_info> {
+    // SAFETY: a struct of zeroes is valid.
+    let mut object: libc::Dl_info = unsafe { core::mem::zeroed() };
+    // SAFETY: the address is looked up, and nothing there is read.
+    let found = unsafe { libc::dladdr(address, &raw mut object) } != 0;
+    (found && !object.dli_fname.is_null()).then_some(object)
+}
+
 /// Sixteen bytes that the kernel chose at random for this process, as two numbers.
 pub(crate) fn random_of_process() -> [u64; 2] {
     // SAFETY: takes a number.
@@ -570,6 +602,44 @@ fn is_readable(address: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[cfg(not(target_feature = "crt-static"))]
+    fn an_object_that_is_kept_stays_when_it_is_closed() {
+        use std::ffi::CString;
+        use std::process::Command;
+
+        let folder = tempfile::tempdir().expect("a folder");
+        let source = folder.path().join("object.c");
+        std::fs::write(&source, "int function(void) { return 7; }").expect("a file");
+        for keeps in [false, true] {
+            let object = folder.path().join(format!("{keeps}.so"));
+            let mut compiler = Command::new("cc");
+            compiler.args(["-shared", "-fPIC", "-o"]).args([&object, &source]);
+            let Ok(status) = compiler.status() else {
+                println!("skipped: there is no C compiler (cc)");
+                return;
+            };
+            assert!(status.success());
+            let name = CString::new(object.as_os_str().as_encoded_bytes()).expect("a name");
+            // SAFETY: the object has no code that runs when it is loaded.
+            let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
+            assert!(!handle.is_null());
+            // SAFETY: the handle is open, and the name ends with a zero.
+            let function = unsafe { libc::dlsym(handle, c"function".as_ptr()) };
+            assert!(!function.is_null());
+            if keeps {
+                keep_loaded(function);
+            }
+            // SAFETY: the handle is open, and nothing of the object is used afterwards.
+            assert_eq!(unsafe { libc::dlclose(handle) }, 0);
+            // SAFETY: nothing is loaded by this.
+            let again = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+            assert_eq!(!again.is_null(), keeps);
+        }
+        // The program itself needs nothing.
+        keep_loaded(keep_loaded as *const c_void);
+    }
 
     #[test]
     fn locked_memory_is_wiped_too() {

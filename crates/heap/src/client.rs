@@ -94,10 +94,10 @@ impl Client {
                 from_startup,
                 ending: None,
             },
+            feed: Feed::of_user(claim.user(), memory),
             claim,
             process,
             met: Some(met),
-            feed: Feed::new(memory),
             edition: Edition::default(),
         }
     }

@@ -1,10 +1,10 @@
 //! One instance's work on records: from the rings of clients to books, and from books to dumps.
 //!
 //! `thread` gives it turns. It unwinds each allocation at once, while the process has the mappings that its stack is of. Work is bounded:
-//! that of a sample by [`Stacks`], that of a turn by its caller. Memory is bounded for each client and for all together: live allocations, call stacks and
+//! that of a sample by [`Stacks`], that of a turn by its caller. Memory is bounded for each client, each user (`shares`) and all together: live allocations, call stacks and
 //! what these refer to. It counts samples and stacks without room.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
 use ferretto_client::runtime::probe::PacketSink;
@@ -19,6 +19,8 @@ use crate::dump::{Dump, Header, Output, Step};
 use crate::feed::{Feed, Fetched, Told};
 use crate::profile::{Heap, Profile};
 use crate::records::{Allocation, Record};
+use crate::room::Users;
+use crate::shares::{Share, Shares};
 
 /// Live allocations of one client: some 100 MB.
 const MOST_LIVE_OF_CLIENT: usize = 1 << 21;
@@ -65,6 +67,7 @@ pub struct Collector {
     unwinding: Unwinding,
     /// Live allocations of all clients.
     live: usize,
+    shares: Shares,
     /// Call stacks of clients that have ended. Some of them are also those of others.
     forgettable: usize,
     /// Bytes of interned data that one client may cause.
@@ -117,6 +120,13 @@ impl Collector {
             output: Output::new(config.recorded),
             unwinding: Unwinding::InTime,
             live: 0,
+            shares: Shares::new(
+                Users::of_this_daemon(),
+                Share {
+                    live: MOST_LIVE,
+                    interned: Limits::HEAP_PROFILE,
+                },
+            ),
             forgettable: 0,
             most_interned_of_client: MOST_INTERNED_OF_CLIENT,
         }
@@ -159,8 +169,11 @@ impl Collector {
         let before = profile.live();
         let is_sound = match Record::parse(kind, feed.payload()) {
             Some(record) => {
-                let interned = self.enter_record(who, &record, &mut profile, feed.interned_bytes, sink);
-                feed.interned_bytes += interned;
+                let (bytes, known) = (self.interning.memory_bytes(), self.interning.known());
+                self.enter_record(who, &record, &mut profile, feed, sink);
+                feed.interned_bytes += self.interning.memory_bytes() - bytes;
+                let caused = self.interning.known().with(known, usize::saturating_sub);
+                self.shares.charge(feed.user, caused, before, profile.live());
                 true
             }
             None => false,
@@ -176,15 +189,23 @@ impl Collector {
         }
     }
 
-    /// Enters a record, and returns how many bytes of interned data are new by that.
+    /// Whether a client may cause more interned data.
+    fn growth_of(&self, feed: &Feed) -> Growth {
+        match feed.interned_bytes < self.most_interned_of_client && self.shares.may_grow(feed.user) {
+            true => Growth::Allowed,
+            false => Growth::Refused,
+        }
+    }
+
+    /// Enters a record of a client with this profile, which is not in its feed meanwhile.
     fn enter_record(
         &mut self,
         who: Who,
         record: &Record<'_>,
         profile: &mut Profile,
-        interned_bytes: usize,
+        feed: &Feed,
         sink: &mut dyn PacketSink,
-    ) -> usize {
+    ) {
         match record {
             Record::Heap { heap, interval, name } => profile.announce(*heap, *interval, name),
             Record::Free { address, heap } if self.recorded == Recorded::Stream => {
@@ -196,24 +217,18 @@ impl Collector {
                 self.output.stream_allocation(allocation, sink);
             }
             Record::Allocation(allocation) => {
-                let before = self.interning.memory_bytes();
-                self.interning
-                    .set_growth(match interned_bytes < self.most_interned_of_client {
-                        true => Growth::Allowed,
-                        false => Growth::Refused,
-                    });
+                self.interning.set_growth(self.growth_of(feed));
                 self.interning.set_edition(who.edition);
                 let stack = self.stack_of(who.pid, allocation, profile);
                 if self.interning.overflow() == Some(stack) {
                     profile.losses.merged += 1;
                 }
                 let room = MOST_LIVE.saturating_sub(self.live);
+                let room = room.min(self.shares.room_for_live(feed.user));
                 let most_live = profile.live().saturating_add(room).min(MOST_LIVE_OF_CLIENT);
                 profile.allocate(allocation, stack, most_live);
-                return self.interning.memory_bytes() - before;
             }
         }
-        0
     }
 
     fn stack_of(&mut self, pid: i32, allocation: &Allocation<'_>, profile: &mut Profile) -> CallstackId {
@@ -286,6 +301,8 @@ impl Collector {
     /// A client has ended. If its process has too, or runs another program, later samples with its id are of another one.
     pub(crate) fn forget(&mut self, pid: i32, feed: &Feed) {
         self.live -= feed.profile.live();
+        self.shares
+            .charge(feed.user, Limits::default(), feed.profile.live(), 0);
         self.forgettable += feed.profile.stacks().count();
         self.stacks.forget_process(pid);
     }
@@ -302,7 +319,9 @@ impl Collector {
         dumps: impl Iterator<Item = &'a Dump>,
     ) {
         let mut feeds: Vec<&mut Feed> = feeds.collect();
-        if self.interning.is_full() || feeds.iter_mut().any(|feed| self.is_crowded(feed)) {
+        // Clients of a user without room for more may have ended.
+        let is_worth_it = self.forgettable > WORTH_FORGETTING && self.shares.is_any_full();
+        if self.interning.is_full() || is_worth_it || feeds.iter_mut().any(|feed| self.is_crowded(feed)) {
             self.forget_stacks(feeds.into_iter(), dumps);
         }
     }
@@ -325,7 +344,7 @@ impl Collector {
     }
 
     fn is_near_its_share(&self, feed: &Feed) -> bool {
-        feed.interned_bytes >= self.most_interned_of_client / 4 * 3
+        feed.interned_bytes >= self.most_interned_of_client / 4 * 3 || !self.shares.may_grow(feed.user)
     }
 
     /// Forgets call stacks that are neither in the books of a client nor in a dump that is yet to be written.
@@ -360,6 +379,11 @@ impl Collector {
             let share = kept * feed.profile.stacks().count() as u128 / stacks.max(1) as u128;
             feed.interned_bytes = feed.interned_bytes.min(share as usize);
         }
+        let mut stacks_of_users = HashMap::new();
+        for feed in &feeds {
+            *stacks_of_users.entry(feed.user).or_default() += feed.profile.stacks().count();
+        }
+        self.shares.keep(self.interning.known(), &stacks_of_users);
     }
 }
 

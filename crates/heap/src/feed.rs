@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use ferretto_heap_client::layout::{Kind, header};
+use ferretto_heap_client::layout::{Kind, MOST_RECORD_WORDS, header};
 use ferretto_heap_client::ring::{Next, Reader, Ring};
 
 use crate::memory::{self, RingMemory};
@@ -33,6 +33,8 @@ pub struct Feed {
     waking: Waking,
     /// Bytes of interned data that exist because of this client.
     pub(crate) interned_bytes: usize,
+    /// The client's user, who is charged for it.
+    pub(crate) user: u32,
 }
 
 /// How much a ring has.
@@ -79,6 +81,11 @@ pub(crate) enum Fetched {
 impl Feed {
     /// Nothing has come so far.
     pub fn new(memory: RingMemory) -> Feed {
+        Feed::of_user(0, memory)
+    }
+
+    /// The same, of a client of this user.
+    pub(crate) fn of_user(user: u32, memory: RingMemory) -> Feed {
         Feed {
             memory,
             reader: Reader::new(),
@@ -89,6 +96,7 @@ impl Feed {
             stuck: None,
             waking: Waking::default(),
             interned_bytes: 0,
+            user,
         }
     }
 
@@ -106,12 +114,27 @@ impl Feed {
         self.is_corrupt = true;
     }
 
-    /// Records that are written later than now are not read any more.
+    /// Records that are written later than now are not read any more. If what there is would not fit into the ring, nothing more is read.
     pub(crate) fn end_here(&mut self) {
         if self.end.is_none()
             && let Some(ring) = self.memory.ring()
         {
-            self.end = Some(ring.header(header::WRITE).load(Relaxed));
+            let end = ring.header(header::WRITE).load(Relaxed);
+            // The client can change it, and so would decide when it is reached.
+            self.is_corrupt |= end.wrapping_sub(self.reader.position()) > ring.bytes() / 8;
+            self.end = Some(end);
+        }
+    }
+
+    /// Leaves what has not been read by now. It counts as the fewest samples that are as long.
+    pub(crate) fn leave_rest(&mut self) {
+        self.end_here();
+        let position = self.reader.position();
+        if let Some(end) = self.end.replace(position)
+            && !self.is_corrupt
+        {
+            let words = end.saturating_sub(position);
+            self.profile.losses.samples += words.div_ceil(MOST_RECORD_WORDS as u64);
         }
     }
 
@@ -134,7 +157,7 @@ impl Feed {
         let Some(ring) = self.memory.ring() else {
             return Fetched::End;
         };
-        // Positions never wrap. A position beyond the ring's size is corrupt, which the reader says.
+        // Positions never wrap.
         let is_over = self.end.is_some_and(|end| self.reader.position() >= end);
         if self.is_corrupt || is_over {
             return Fetched::End;
@@ -267,5 +290,34 @@ mod tests {
         assert_eq!(feed.came(), Came::Much);
         while feed.fetch() != Fetched::Empty {}
         assert_eq!(feed.came(), Came::Nothing);
+    }
+
+    #[test]
+    fn an_end_that_is_farther_away_than_the_ring_is_long_is_corrupt() {
+        let (memory, file) = RingMemory::new(MIN_RING_WORDS).expect("memory");
+        let client = RingMemory::of(&file, MIN_RING_WORDS).expect("memory");
+        let ring = client.ring().expect("a ring");
+        let mut feed = Feed::new(memory);
+        let write = ring.header(header::WRITE);
+        write.store(u64::MAX / 2, Relaxed);
+        feed.end_here();
+        // From here on the client could be honest, and be read for ever.
+        write.store(0, Relaxed);
+        let space = ring.take(Kind::Free, free::WORDS).expect("there is space");
+        space.complete();
+        assert_eq!(feed.fetch(), Fetched::End);
+        assert!(feed.told().is_corrupt);
+        // An end before what was read is none either.
+        let (memory, file) = RingMemory::new(MIN_RING_WORDS).expect("memory");
+        let client = RingMemory::of(&file, MIN_RING_WORDS).expect("memory");
+        let ring = client.ring().expect("a ring");
+        let mut feed = Feed::new(memory);
+        let space = ring.take(Kind::Free, free::WORDS).expect("there is space");
+        space.complete();
+        assert_eq!(feed.fetch(), Fetched::Record(Kind::Free));
+        ring.header(header::WRITE).store(0, Relaxed);
+        feed.end_here();
+        assert_eq!(feed.fetch(), Fetched::End);
+        assert!(feed.told().is_corrupt);
     }
 }

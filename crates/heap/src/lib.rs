@@ -11,8 +11,8 @@
 //! | `warnings` | what the log is told of refused clients |
 //! | `memory`, `feed`, `records` | what comes from a client |
 //! | `profile`, `books`, `histogram` | what is known of a process and of a heap |
-//! | `collector`, `dump` | from records to books, and from books to packets |
-//! | `client`, `thread` | when what is read and dumped |
+//! | `collector`, `shares`, `dump` | from records to books, and from books to packets |
+//! | `client`, `thread`, `reading`, `successions` | when what is read and dumped |
 //! | `source`, `producer`, `pidfd` | the data source, the producer of the daemon, and system calls about processes |
 //!
 //! Guarantees that no client holds up another one or the daemon, that whatever a client writes costs nothing but its own profile, and that memory is bounded
@@ -34,10 +34,13 @@ mod pidfd;
 mod process;
 pub mod producer;
 pub mod profile;
+mod reading;
 pub(crate) mod records;
 mod room;
 pub mod sessions;
+mod shares;
 pub(crate) mod source;
+mod successions;
 pub(crate) mod targets;
 mod thread;
 mod waking;

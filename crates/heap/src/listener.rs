@@ -14,7 +14,7 @@ use ferretto_client::runtime::ProducerProgram;
 use ferretto_heap_client::handshake::{HEAP_SOCK_NAME, RUN_SOCKET, TMP_SOCKET};
 use ferretto_ipc::channel::{Receiver, Sender, channel};
 use ferretto_ipc::reactor::{Deadline, Events, Interest, Reactor, ReactorError, Token, Waker};
-use ferretto_ipc::transport::{PeerCredentials, SocketPermissions, Stream, TransportError};
+use ferretto_ipc::transport::{ACCEPTS_PER_TURN, PeerCredentials, SocketPermissions, Stream, TransportError};
 use ferretto_ipc::{Address, Listener, socket_names};
 
 use crate::handshake;
@@ -162,19 +162,24 @@ impl Door {
                 self.running -= 1;
                 decrease(&mut self.running_of, user);
             }
-            while !is_paused {
-                match listener.accept() {
-                    Ok(Some(stream)) => self.admit(stream),
-                    Ok(None) => break,
-                    Err(error) => {
-                        // It comes again after each pause.
-                        self.warnings.about_daemon(&error.to_string());
-                        reactor.reregister(listener, SOCKET, Interest::None)?;
-                        is_paused = true;
-                    }
-                }
+            if !is_paused && let Err(error) = self.accept(listener) {
+                // It comes again after each pause.
+                self.warnings.about_daemon(&error.to_string());
+                reactor.reregister(listener, SOCKET, Interest::None)?;
+                is_paused = true;
             }
             self.begin();
+        }
+        Ok(())
+    }
+
+    /// Takes the connections that wait, so many at most; the reactor tells of the others again.
+    fn accept(&mut self, listener: &Listener) -> Result<(), TransportError> {
+        for _ in 0..ACCEPTS_PER_TURN {
+            match listener.accept()? {
+                Some(stream) => self.admit(stream),
+                None => break,
+            }
         }
         Ok(())
     }
@@ -279,5 +284,107 @@ fn decrease(counts: &mut HashMap<u32, usize>, user: u32) {
         if *count == 0 {
             counts.remove(&user);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use ferretto_client::data_source::Slot;
+    use ferretto_heap_client::handshake::{Hello, Reason};
+    use ferretto_heap_client::layout::REGISTERS;
+    use ferretto_proto::messages::HeapprofdConfig;
+    use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+
+    use super::*;
+    use crate::config::HeapConfig;
+    use crate::sessions::News;
+
+    /// How long something may take that must happen.
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    struct Program;
+
+    impl ProducerProgram for Program {
+        fn info(&self, _line: &str) {}
+
+        fn warning(&self, _line: &str) {}
+
+        fn is_own_thread(&self) -> bool {
+            false
+        }
+    }
+
+    fn connect(path: &Path) -> Option<rustix::fd::OwnedFd> {
+        let socket = rustix::net::socket_with(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .expect("a socket");
+        let address = SocketAddrUnix::new(path).expect("a short path");
+        rustix::net::connect(&socket, &address).ok().map(|()| socket)
+    }
+
+    #[test]
+    fn those_that_connect_and_leave_keep_out_no_honest_client_and_hold_up_no_end() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("heapprofd");
+        let socket = ClientSocket::bind(&Address::Unix(path.clone()), None).expect("a socket");
+        let sessions = Arc::new(Sessions::default());
+        let config = HeapprofdConfig {
+            sampling_interval_bytes: Some(4096),
+            pid: vec![std::process::id().into()],
+            ..Default::default()
+        };
+        let config = Arc::new(HeapConfig::of(&config).expect("it is good"));
+        let reactor = Reactor::new().expect("a reactor");
+        let (news, receiver) = channel();
+        let slot = Slot::first(1).next().expect("it is one");
+        sessions.open(slot, config, news, reactor.waker());
+        let serving = socket
+            .serve(Arc::new(Program), sessions.clone())
+            .expect("a thread");
+        let is_over = Arc::new(AtomicBool::new(false));
+        let crowd = [(); 8].map(|()| {
+            let (path, is_over) = (path.clone(), is_over.clone());
+            std::thread::spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    drop(connect(&path));
+                }
+            })
+        });
+        let began = Instant::now();
+        let hello = Hello {
+            reason: Reason::Startup,
+            registers: REGISTERS as u32,
+        };
+        // It is refused while too many of its user wait, and comes again.
+        let mut has_arrived = false;
+        while !has_arrived && began.elapsed() < PATIENCE {
+            let connection = connect(&path);
+            if let Some(connection) = &connection {
+                let _ = rustix::net::send(connection, &hello.encode(), SendFlags::NOSIGNAL);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            has_arrived = matches!(receiver.try_receive(), Ok(News::Arrived(_)));
+        }
+        let (closed, has_closed) = channel();
+        std::thread::spawn(move || {
+            serving.close();
+            let _ = closed.send(());
+        });
+        while has_closed.try_receive().is_err() && began.elapsed() < 2 * PATIENCE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let took = began.elapsed();
+        is_over.store(true, Ordering::Relaxed);
+        for thread in crowd {
+            thread.join().expect("no panic");
+        }
+        assert!(has_arrived);
+        assert!(took < 2 * PATIENCE, "{took:?}");
     }
 }

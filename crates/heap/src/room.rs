@@ -42,6 +42,16 @@ pub(crate) enum Users {
     One,
 }
 
+impl Users {
+    /// Whether this daemon has.
+    pub(crate) fn of_this_daemon() -> Users {
+        match rustix::process::geteuid().is_root() {
+            true => Users::Any,
+            false => Users::One,
+        }
+    }
+}
+
 impl Room {
     /// All of it is free.
     pub(crate) fn new(users: Users) -> Room {

@@ -41,15 +41,11 @@ struct Inner {
 
 impl Default for Inner {
     fn default() -> Inner {
-        let users = match rustix::process::geteuid().is_root() {
-            true => Users::Any,
-            false => Users::One,
-        };
         Inner {
             open: BTreeMap::new(),
             claims: HashMap::new(),
             serial: 0,
-            room: Room::new(users),
+            room: Room::new(Users::of_this_daemon()),
         }
     }
 }
@@ -128,6 +124,11 @@ impl Claim {
     /// The process.
     pub(crate) fn pid(&self) -> i32 {
         self.pid
+    }
+
+    /// The user whose room it takes.
+    pub(crate) fn user(&self) -> u32 {
+        self.user
     }
 
     /// Different for any two claims.

@@ -24,14 +24,10 @@ use crate::config::{Ages, HeapConfig};
 use crate::dump::{Dump, Header, Step};
 use crate::feed::Came;
 use crate::marked;
+use crate::reading::{self, SHORTEST_PAUSE, TURN, Until};
 use crate::sessions::{MOST_REJECTED, News, Sessions};
 use crate::source::NAME;
-
-/// How long a client is read in a round.
-const TURN: Duration = Duration::from_millis(3);
-
-/// Between two looks at rings that fill.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+use crate::successions::Successions;
 
 /// Between two looks at rings in which little comes. A program that ends waits so long for its last look, and each look costs as much as some samples.
 const USUAL_PAUSE: Duration = Duration::from_millis(4);
@@ -42,11 +38,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 /// How often the daemon's needs, and the programs of idle clients, are looked at.
 const CHECK_PERIOD: Duration = Duration::from_secs(1);
 
-/// How long what a client had begun to write when the session ended is waited for.
-const PATIENCE: Duration = Duration::from_millis(50);
-
-/// The remaining records of a process are unwound for so long, if its successor waits.
-const SUCCESSION: Duration = Duration::from_secs(2);
+/// How much longer rings are read at the end when there is no more time to unwind.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// Dumps that wait before clients are read on.
 const MOST_DUMPS: usize = 64;
@@ -95,6 +88,7 @@ struct Work {
     has_lost: bool,
     rejected: BTreeSet<i32>,
     remembered: LruMap<i32, ()>,
+    successions: Successions,
     writer: TraceWriter,
     hit_guardrail: bool,
 }
@@ -115,6 +109,7 @@ impl HeapThread {
             has_lost: false,
             rejected: BTreeSet::new(),
             remembered: LruMap::new(MOST_REMEMBERED),
+            successions: Successions::default(),
             writer: self.writer,
             hit_guardrail: false,
         };
@@ -292,7 +287,17 @@ impl Follow<'_> {
             client.feed.end_here();
         }
         // The rest of the time is for writing.
-        work.read_to_the_end(began + self.stop_timeout / 2);
+        let unwinding = began + self.stop_timeout / 2;
+        let until = Until {
+            unwinding,
+            reading: unwinding.max(Instant::now()) + GRACE,
+        };
+        reading::to_the_end(
+            &mut work.collector,
+            work.clients.values_mut(),
+            &mut work.writer,
+            until,
+        );
         work.dump_all(More::Never);
         work.write_dumps();
         if !work.rejected.is_empty() {
@@ -343,14 +348,11 @@ impl Work {
             return Ok(());
         };
         client.end(Ending::Replaced);
-        let deadline = Instant::now() + SUCCESSION;
-        let before = self.collector.unwinding();
-        while self.read(&mut client, Instant::now() + TURN) != Entered::End {
-            if Instant::now() > deadline {
-                self.collector.set_unwinding(Unwinding::TooLate);
-            }
-        }
-        self.collector.set_unwinding(before);
+        let (user, began) = (client.claim().user(), Instant::now());
+        let until = self.successions.until(user, began);
+        let clients = std::iter::once(&mut client);
+        reading::to_the_end(&mut self.collector, clients, &mut self.writer, until);
+        self.successions.charge(user, began, Instant::now());
         self.let_go(token, client, reactor)
     }
 
@@ -363,7 +365,8 @@ impl Work {
                 continue;
             };
             let came = client.feed.came();
-            let last = self.read(&mut client, Instant::now() + TURN);
+            let until = Instant::now() + TURN;
+            let last = reading::turn(&mut self.collector, &mut client, &mut self.writer, until);
             if last == Entered::Record {
                 most = most.max(came);
             }
@@ -379,40 +382,6 @@ impl Work {
             self.heed_losses();
         }
         Ok(most)
-    }
-
-    /// Reads a client for some time. Says how it ended: [`Entered::Record`] if anything was read and more may come.
-    fn read(&mut self, client: &mut Client, until: Instant) -> Entered {
-        let who = client.who();
-        let mut has_read = false;
-        let mut count = 0u32;
-        let last = loop {
-            let entered = self.collector.enter(who, &mut client.feed, &mut self.writer);
-            match (entered, client.about.ending) {
-                (Entered::Record, _) => has_read = true,
-                // Nobody is left who could complete it.
-                (Entered::Incomplete, Some(Ending::Dead | Ending::Replaced)) => client.feed.pass_over(),
-                (Entered::Nothing, Some(_)) => break Entered::End,
-                (Entered::Nothing, None) if client.feed.has_given_up() => {
-                    client.end(Ending::GivenUp);
-                    break Entered::End;
-                }
-                _ => break entered,
-            }
-            count += 1;
-            if count.is_multiple_of(16) {
-                client.feed.wake_waiting();
-                if Instant::now() >= until {
-                    break Entered::Record;
-                }
-            }
-        };
-        client.feed.wake_waiting();
-        match (last, has_read) {
-            (Entered::End, _) => Entered::End,
-            (_, true) => Entered::Record,
-            (other, false) => other,
-        }
     }
 
     /// A client has ended: its books are dumped, and it is forgotten.
@@ -505,32 +474,5 @@ impl Work {
         let feeds = self.clients.values_mut().map(|client| &mut client.feed);
         self.collector.make_room(feeds, self.dumps.iter());
         self.dump_those_that_need_room();
-    }
-
-    /// Reads all that clients had written when they were told the end. After the deadline nothing more is unwound.
-    fn read_to_the_end(&mut self, deadline: Instant) {
-        let mut clients = std::mem::take(&mut self.clients);
-        let mut open: Vec<&mut Client> = clients.values_mut().collect();
-        let mut incomplete_since = None;
-        while !open.is_empty() {
-            let now = Instant::now();
-            if now >= deadline {
-                self.collector.set_unwinding(Unwinding::TooLate);
-            }
-            let mut has_read = false;
-            open.retain_mut(|client| {
-                let last = self.read(client, Instant::now() + TURN);
-                has_read |= last == Entered::Record;
-                matches!(last, Entered::Record | Entered::Incomplete)
-            });
-            if has_read {
-                incomplete_since = None;
-            } else if now - *incomplete_since.get_or_insert(now) > PATIENCE {
-                open.iter_mut().for_each(|client| client.feed.pass_over());
-            } else {
-                std::thread::sleep(SHORTEST_PAUSE);
-            }
-        }
-        self.clients = clients;
     }
 }

@@ -63,6 +63,9 @@ enum Kind {
     Network,
 }
 
+/// Connections to take from one listener in one turn. Whoever connects and leaves all the time holds up nothing else then.
+pub const ACCEPTS_PER_TURN: usize = 64;
+
 /// A listening socket.
 #[derive(Debug)]
 pub struct Listener {

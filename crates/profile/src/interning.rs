@@ -18,8 +18,8 @@ use table::Table;
 
 mod table;
 
-/// How much is known at most.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How much is known, or may be known at most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Call stacks.
     pub callstacks: usize,
@@ -51,6 +51,27 @@ impl Limits {
         frames_of_stacks: 1 << 24,
         string_bytes: 64 << 20,
     };
+
+    /// Each of these and its counterpart, put together.
+    #[must_use]
+    pub fn with(self, other: Limits, together: impl Fn(usize, usize) -> usize) -> Limits {
+        Limits {
+            callstacks: together(self.callstacks, other.callstacks),
+            frames: together(self.frames, other.frames),
+            mappings: together(self.mappings, other.mappings),
+            frames_of_stacks: together(self.frames_of_stacks, other.frames_of_stacks),
+            string_bytes: together(self.string_bytes, other.string_bytes),
+        }
+    }
+
+    /// Whether so much of anything is known.
+    pub fn is_reached_by(self, known: Limits) -> bool {
+        known.callstacks >= self.callstacks
+            || known.frames >= self.frames
+            || known.frames_of_stacks >= self.frames_of_stacks
+            || known.mappings >= self.mappings
+            || known.string_bytes >= self.string_bytes
+    }
 }
 
 /// The number of a mapping.
@@ -198,11 +219,18 @@ impl Interning {
 
     /// Whether a limit is reached.
     pub fn is_full(&self) -> bool {
-        self.callstacks.len() >= self.limits.callstacks
-            || self.frames.len() >= self.limits.frames
-            || self.frames_of_stacks >= self.limits.frames_of_stacks
-            || self.mappings.len() >= self.limits.mappings
-            || self.string_bytes >= self.limits.string_bytes
+        self.limits.is_reached_by(self.known())
+    }
+
+    /// How much is known.
+    pub fn known(&self) -> Limits {
+        Limits {
+            callstacks: self.callstacks.len(),
+            frames: self.frames.len(),
+            mappings: self.mappings.len(),
+            frames_of_stacks: self.frames_of_stacks,
+            string_bytes: self.string_bytes,
+        }
     }
 
     /// Call stacks that have a number.

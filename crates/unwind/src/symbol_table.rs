@@ -12,6 +12,7 @@ use crate::elf::{Headers, Image, Section, Unusable};
 use crate::expand;
 use crate::mapping_file::{LoadRequest, MappedFile};
 use crate::plt::{self, Callee};
+use crate::work::Spent;
 
 /// Functions that are kept. A browser has 2,000,000.
 const MOST: usize = 1 << 24;
@@ -24,6 +25,11 @@ const MOST_FOR_STUBS: u64 = 16 << 20;
 pub(crate) const STUB: &str = "@plt";
 /// Bytes of a name.
 const LONGEST_NAME: usize = 64 << 10;
+/// Work for the names of functions at the same addresses, in bytes of names that are looked at for each byte of the table. Symbols can share one name,
+/// which would be looked at anew for each of them.
+const LOOKING: u64 = 4;
+/// The same, for short tables.
+const LEAST_LOOKING: u64 = 1 << 20;
 
 fn read_section(
     image: &dyn Image,
@@ -145,27 +151,18 @@ impl SymbolTable {
             })
             .collect();
         functions.sort_by_key(|(function, _)| function.address);
-        let best = |same: &[(Function, u8)]| {
-            same.iter()
-                .min_by_key(|(function, binding)| {
-                    let name = name_at(&names, function.name).unwrap_or_default();
-                    // The last as `perf` has it.
-                    (
-                        function.size == 0,
-                        underscores(name),
-                        *binding,
-                        Reverse(name.len()),
-                    )
-                })
-                .map(|(function, _)| *function)
-        };
-        let mut functions: Vec<Function> = functions
+        let bytes = (size_of_val(symbols) + names.len()) as u64;
+        let mut work = bytes.saturating_mul(LOOKING).max(LEAST_LOOKING);
+        let functions: Result<Vec<Function>, Spent> = functions
             .chunk_by(|(a, _), (b, _)| a.address == b.address)
             .filter_map(|same| match same {
-                [(function, _)] => Some(*function),
-                same => best(same),
+                [(function, _)] => Some(Ok(*function)),
+                same => best(same, &names, &mut work).transpose(),
             })
             .collect();
+        let Ok(mut functions) = functions else {
+            return SymbolTable::default();
+        };
         // One without a size ends with its section at the latest: `_init` has not what lies behind it.
         let sections = headers.section_addresses();
         for function in functions.iter_mut().filter(|function| function.size == 0) {
@@ -193,15 +190,24 @@ impl SymbolTable {
         let (symbols, _) = symbols.unwrap_or_default();
         let known = self.functions.len();
         let most_names = self.names.len().saturating_add(MOST_FOR_STUBS as usize);
+        let mut work = MOST_FOR_STUBS;
         for stub in stubs {
             if self.names.len() >= most_names {
                 break;
             }
-            let callee = match stub.calls {
-                Callee::Symbol(index) => symbols
-                    .get(index as usize)
-                    .and_then(|symbol| name_at(&names, symbol.st_name.get(LittleEndian))),
-                Callee::ChosenBy(address) => self.lookup_among(known, address),
+            let (names, start) = match stub.calls {
+                Callee::Symbol(index) => {
+                    let symbol = symbols.get(index as usize);
+                    (&names, symbol.map(|symbol| symbol.st_name.get(LittleEndian)))
+                }
+                Callee::ChosenBy(address) => {
+                    let function = self.function_among(known, address);
+                    (&self.names, function.map(|function| function.name))
+                }
+            };
+            let Some(start) = start else { continue };
+            let Ok(callee) = look_at_name(names, start, &mut work) else {
+                break;
             };
             let (Some(callee), Ok(name)) = (callee, u32::try_from(self.names.len())) else {
                 continue;
@@ -242,20 +248,49 @@ impl SymbolTable {
 
     /// The mangled name of the function that `address` is in. A function without a size reaches to the next, or to the end of its section.
     pub fn lookup(&self, address: u64) -> Option<&str> {
-        let name = self.lookup_among(self.functions.len(), address)?;
+        let function = self.function_among(self.functions.len(), address)?;
+        let name = name_at(&self.names, function.name)?;
         std::str::from_utf8(name).ok().filter(|name| !name.is_empty())
     }
 
-    /// The same, among the first functions only, so many.
-    fn lookup_among(&self, count: usize, address: u64) -> Option<&[u8]> {
+    /// The function that `address` is in, among the first functions only, so many.
+    fn function_among(&self, count: usize, address: u64) -> Option<&Function> {
         let functions = &self.functions[..count];
         let after = functions.partition_point(|function| function.address <= address);
         let function = functions[..after].last()?;
-        if function.size != 0 && address - function.address >= function.size {
-            return None;
-        }
-        name_at(&self.names, function.name)
+        let is_within = function.size == 0 || address - function.address < function.size;
+        is_within.then_some(function)
     }
+}
+
+/// The best of the functions at one address.
+fn best(same: &[(Function, u8)], names: &[u8], work: &mut u64) -> Result<Option<Function>, Spent> {
+    let mut best = None;
+    for (function, binding) in same {
+        let name = look_at_name(names, function.name, work)?.unwrap_or_default();
+        // The last as `perf` has it.
+        let rank = (
+            function.size == 0,
+            underscores(name),
+            *binding,
+            Reverse(name.len()),
+        );
+        if best.is_none_or(|(least, _)| rank < least) {
+            best = Some((rank, *function));
+        }
+    }
+    Ok(best.map(|(_, function)| function))
+}
+
+/// Looks for a name, and takes the bytes that are looked at from the work.
+fn look_at_name<'a>(names: &'a [u8], start: u32, work: &mut u64) -> Result<Option<&'a [u8]>, Spent> {
+    let name = name_at(names, start);
+    let looked_at = match name {
+        Some(name) => name.len() + 1,
+        None => names.len().saturating_sub(start as usize).clamp(1, LONGEST_NAME),
+    };
+    *work = work.checked_sub(looked_at as u64).ok_or(Spent)?;
+    Ok(name)
 }
 
 fn name_at(names: &[u8], start: u32) -> Option<&[u8]> {

@@ -252,6 +252,8 @@ impl Daemon {
             if let Some(ends_at) = self.ends_at
                 && (self.recorder.open_requests() == 0 || ends_at <= monotonic_now())
             {
+                // What happened since the last time waits for its turn, which does not come.
+                self.save();
                 return Ok(());
             }
             for session in self.live.values_mut().filter_map(Live::session) {

@@ -9,12 +9,13 @@ use std::sync::Arc;
 use ferretto_host::{Admission, Host, OutOfLine, Port};
 use ferretto_ipc::Listener;
 use ferretto_ipc::reactor::{Deadlines, Events, ReactorError, Token, monotonic_now};
+use ferretto_ipc::transport::ACCEPTS_PER_TURN;
 use ferretto_service::MachineId;
 
 use super::descriptors;
 use super::freed_memory::FreedMemory;
 use super::program::Traced;
-use crate::acceptor::{ACCEPTS_PER_TURN, Acceptor, Room};
+use crate::acceptor::{Acceptor, Room};
 use crate::open_files::most_descriptors;
 use farewell::Farewell;
 

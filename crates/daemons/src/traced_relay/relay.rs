@@ -11,13 +11,13 @@ use ferretto_host::{Admission, Holding};
 use ferretto_ipc::host::PeerIdentity;
 use ferretto_ipc::reactor::{Deadlines, Event, Events, Interest, ReactorError, Token, Watch, monotonic_now};
 use ferretto_ipc::retry::Retry;
-use ferretto_ipc::transport::{PeerCredentials, ReadEnd};
+use ferretto_ipc::transport::{ACCEPTS_PER_TURN, PeerCredentials, ReadEnd};
 use ferretto_ipc::{Listener, Reactor, Stream};
 use ferretto_proto::messages::SystemInfo;
 
 use super::clocks::{News, Readings, RelayClient};
 use super::forward::{self, End, Fate, Pair};
-use crate::acceptor::{ACCEPTS_PER_TURN, Acceptor, Room};
+use crate::acceptor::{Acceptor, Room};
 use crate::destination::{Destination, Next};
 use crate::log;
 use crate::open_files::most_descriptors;

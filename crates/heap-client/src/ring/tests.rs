@@ -122,6 +122,29 @@ fn nonsense_is_corrupt_and_nothing_else() {
     assert!(ring.take(Kind::Free, 2).is_none());
 }
 
+#[test]
+fn paddings_that_no_writer_makes_are_corrupt() {
+    let memory = memory(MIN_RING_WORDS * 16);
+    let ring = Ring::new(&memory).expect("a possible size");
+    let fill_with_paddings = |words: usize| {
+        ring.header(header::WRITE).store(ring.capacity(), Relaxed);
+        for place in (0..ring.capacity()).step_by(words) {
+            ring.word(place)
+                .store(COMPLETE | head(Kind::Padding, words as u64), Relaxed);
+        }
+    };
+    // A client could write one after the other for as long as they are passed over.
+    fill_with_paddings(1);
+    let mut reader = Reader::new();
+    assert_eq!(reader.next(ring, &mut Vec::new()), Next::Corrupt);
+    assert_eq!(reader.position(), 1);
+    // One as long as the ring would take as long as a thousand records.
+    fill_with_paddings(MIN_RING_WORDS * 16);
+    let mut reader = Reader::new();
+    assert_eq!(reader.next(ring, &mut Vec::new()), Next::Corrupt);
+    assert_eq!(reader.position(), 0);
+}
+
 /// The ring on loom's atomics: interleavings of writers and the reader, and the reorderings that the orderings allow.
 mod model {
     use std::sync::atomic::{AtomicU32, Ordering};
@@ -144,6 +167,10 @@ mod model {
         fn store(&self, value: u64, ordering: Ordering) {
             // Loom keeps stores beside read-modify-writes in no order at all, and would find lost ones.
             self.swap(value, ordering);
+        }
+
+        fn swap(&self, value: u64, ordering: Ordering) -> u64 {
+            self.swap(value, ordering)
         }
 
         fn compare_exchange_weak(

@@ -543,3 +543,41 @@ fn a_client_whose_call_stacks_are_all_in_use_keeps_to_its_share() {
     }
     assert_eq!(client.merged(), merged);
 }
+
+#[test]
+fn the_clients_of_one_user_leave_room_for_those_of_another() {
+    let mut client = EverNew::new();
+    client.bench.collector.most_interned_of_client = usize::MAX;
+    let all = Share {
+        live: 300,
+        interned: Limits {
+            callstacks: 200,
+            ..Limits::HEAP_PROFILE
+        },
+    };
+    client.bench.collector.shares = Shares::new(Users::Any, all);
+    let losses = |client: &EverNew| {
+        let losses = client.bench.feed.profile.losses;
+        (losses.merged, losses.untracked)
+    };
+    // A second client of the same user finds nothing more.
+    client.allocate(|_| true);
+    assert_eq!(losses(&client), (0, 0));
+    let mut next = |user: u32| {
+        let other = Bench::new(|_| {});
+        let before = std::mem::replace(&mut client.bench.feed, other.feed);
+        client.bench.ring = other.ring;
+        client.bench.feed.user = user;
+        client.allocate(|_| true);
+        (before, losses(&client))
+    };
+    assert_eq!(next(0).1, (100, 50));
+    let (second, of_another) = next(7);
+    assert_eq!(of_another, (0, 0));
+    // What ends makes room again.
+    client.bench.collector.forget(NOBODY, &second);
+    let collector = &mut client.bench.collector;
+    assert_eq!(collector.shares.room_for_live(0), 50);
+    collector.forget_stacks([&mut client.bench.feed].into_iter(), [].iter());
+    assert!(collector.shares.may_grow(0));
+}

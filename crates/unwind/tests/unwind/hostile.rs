@@ -1,16 +1,18 @@
 //! Hostile files and tables: real ones, damaged at random. None may stop or end the profiler.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, LazyLock};
 
 use ferretto_unwind::{
-    Arch, End, Maps, Module, Process, Registers, StackCopy, Unusable, Unwinder, WorkBudget,
+    Arch, End, Maps, Module, Process, Registers, StackCopy, SymbolTable, Unusable, Unwinder, WorkBudget,
 };
 use proptest::prelude::*;
 
-use crate::made_up::{DEEP, SHORT_FRAME, elf, table, unwind_deep, with_instructions};
+use crate::made_up::{DEEP, MODULE, SHORT_FRAME, elf, elf_of, table, unwind_deep, with_instructions};
 
 /// A small program with sections of all kinds.
-static PROGRAM: LazyLock<Vec<u8>> = LazyLock::new(|| std::fs::read("/bin/true").expect("a program"));
+static PROGRAM: LazyLock<Vec<u8>> = LazyLock::new(|| fs::read("/bin/true").expect("a program"));
 
 /// Loads a module and unwinds what looks like its stack. Returns whether there is one.
 fn survive(file: &[u8], registers: &[u64], stack: &[u64]) -> bool {
@@ -182,4 +184,112 @@ fn a_table_whose_functions_share_something_long_is_not_indexed() {
     // A table longer than anything that linkers write is not even read: the first frame is left by its frame pointer.
     let (end, frames, _) = unwind_deep(&file(&vec![b'S'; 1 << 20]), WorkBudget::FOR_SAMPLE);
     assert_eq!((end, frames.len()), (End::Complete, 2));
+}
+
+/// The most bytes of symbol tables that the profiler reads.
+const LARGEST_TABLE: u64 = 24 << 20;
+
+/// The symbol table of a file, as the profiler reads it.
+fn symbols_of(file: &[u8]) -> SymbolTable {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("module");
+    fs::write(&path, file).expect("a file");
+    let inode = fs::metadata(&path).expect("a file").ino();
+    let text = format!("400000-800000 r-xp 00000000 08:01 {inode} {}\n", path.display());
+    let process = Process::ended(Maps::read(text.as_bytes()).expect("text")).expect("procfs");
+    let request = process.load_request(0).expect("a mapping");
+    SymbolTable::of(&request, LARGEST_TABLE)
+}
+
+/// A symbol of a global function: the place of its name, and its address.
+fn symbol(name: u32, address: u64) -> [u8; 24] {
+    let mut symbol = [0; 24];
+    symbol[..4].copy_from_slice(&name.to_le_bytes());
+    // STB_GLOBAL and STT_FUNC, in a section.
+    symbol[4] = 0x12;
+    symbol[6] = 1;
+    symbol[8..16].copy_from_slice(&address.to_le_bytes());
+    symbol[16..].copy_from_slice(&16u64.to_le_bytes());
+    symbol
+}
+
+/// A name almost as long as any that is read, with the zero at its end.
+fn long_name() -> Vec<u8> {
+    [&[b'a'; 60_000][..], &[0]].concat()
+}
+
+#[test]
+fn functions_that_share_an_address_and_a_long_name_are_not_all_looked_at() {
+    let symbols_of = |count: usize, names: &[u8]| {
+        let symbols = symbol(0, MODULE).repeat(count);
+        symbols_of(&elf_of(
+            Arch::X86_64,
+            0x100,
+            &[(".symtab", &symbols), (".strtab", names)],
+        ))
+    };
+    let few = symbols_of(10, &long_name());
+    assert_eq!(few.lookup(MODULE).map(str::len), Some(60_000));
+    // If the name were looked at anew for each, the time would grow with the square of the table.
+    assert_eq!(symbols_of(1000, &long_name()).memory_bytes(), 0);
+    // The same if its end is looked for in vain.
+    assert!(symbols_of(10, &[b'a'; 60_000]).memory_bytes() > 0);
+    assert_eq!(symbols_of(1000, &[b'a'; 60_000]).memory_bytes(), 0);
+}
+
+#[test]
+fn stubs_behind_too_many_names_without_an_end_have_no_names() {
+    // The last of so many stubs calls a function with a name; the others call one whose name has no end.
+    let name_of_last = |count: u64| {
+        let plt = MODULE + 0x100;
+        let slots = plt + (1 << 20);
+        let jump = |number: u64| {
+            let at = plt + 16 * number;
+            let slot = slots + 8 * u64::from(number + 1 == count);
+            let distance = (slot - at - 6) as u32;
+            [&[0xff, 0x25][..], &distance.to_le_bytes(), &[0; 10]].concat()
+        };
+        let code: Vec<u8> = (0..count).flat_map(jump).collect();
+        // R_X86_64_JUMP_SLOT.
+        let relocation = |slot: u64, symbol: u64| [slot, symbol << 32 | 7, 0].map(u64::to_le_bytes).concat();
+        let relocations = [relocation(slots, 1), relocation(slots + 8, 2)].concat();
+        let symbols = [[0; 24], symbol(5, MODULE + 8), symbol(0, MODULE + 32)].concat();
+        let names = [&b"good\0"[..], &[b'a'; 70_000]].concat();
+        let table = symbols_of(&elf_of(
+            Arch::X86_64,
+            0x100,
+            &[
+                (".plt", &code),
+                (".rela.plt", &relocations),
+                (".dynsym", &symbols),
+                (".dynstr", &names),
+            ],
+        ));
+        table.lookup(plt + 16 * (count - 1)).map(str::to_owned)
+    };
+    assert_eq!(name_of_last(10).as_deref(), Some("good@plt"));
+    assert_eq!(name_of_last(1000), None);
+}
+
+#[test]
+fn the_symbol_tables_of_ordinary_files_are_far_within_their_work() {
+    // This program, which is Rust's, and the libraries of C that it uses.
+    let mut process = Process::open(std::process::id()).expect("this process");
+    process.refresh(0, 0).expect("mappings");
+    let mut with_names = Vec::new();
+    for index in 0..process.maps().mappings().len() as u32 {
+        let mapping = process.mapping(index).expect("a mapping");
+        let Some(path) = mapping.path().filter(|path| path.starts_with(b"/")) else {
+            continue;
+        };
+        let request = process.load_request(index).expect("a mapping");
+        let symbols = SymbolTable::of(&request, 1 << 30);
+        assert!(symbols.memory_bytes() > 0, "{}", String::from_utf8_lossy(path));
+        with_names.push(path.to_vec());
+    }
+    let own = std::env::current_exe().expect("a path");
+    let own = own.as_os_str().as_encoded_bytes();
+    assert!(with_names.iter().any(|path| path == own));
+    let is_c = |path: &&Vec<u8>| path.windows(5).any(|part| part == b"/libc");
+    assert!(with_names.iter().any(|path| is_c(&path)));
 }

@@ -9,10 +9,24 @@ pub(crate) const MODULE: u64 = 0x40_0000;
 
 /// A file of a header, one executable segment that is the file, and the section `.eh_frame`.
 pub(crate) fn elf(arch: Arch, eh_frame: &[u8], text: u64) -> Vec<u8> {
-    let names = b"\0.eh_frame\0.shstrtab\0";
+    elf_of(arch, text, &[(".eh_frame", eh_frame)])
+}
+
+/// A file of a header, one executable segment that is the file, and these sections. The first begins behind so many bytes of code.
+pub(crate) fn elf_of(arch: Arch, text: u64, sections: &[(&str, &[u8])]) -> Vec<u8> {
     let (segments_at, tables_at) = (64u64, 64 + 56 + text);
-    let names_at = tables_at + eh_frame.len() as u64;
-    let sections_at = (names_at + names.len() as u64).next_multiple_of(8);
+    let mut names = vec![0];
+    let mut headers = Vec::new();
+    let mut at = tables_at;
+    for (name, content) in sections {
+        headers.push((names.len() as u32, 1, at, content.len()));
+        names.extend([name.as_bytes(), &[0]].concat());
+        at += content.len() as u64;
+    }
+    let name = names.len() as u32;
+    names.extend(b".shstrtab\0");
+    headers.push((name, 3, at, names.len()));
+    let sections_at = (at + names.len() as u64).next_multiple_of(8);
     let mut file = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0".to_vec();
     let half = |file: &mut Vec<u8>, value: u16| file.extend(value.to_le_bytes());
     let words =
@@ -28,7 +42,8 @@ pub(crate) fn elf(arch: Arch, eh_frame: &[u8], text: u64) -> Vec<u8> {
     words(&mut file, &[1]);
     longs(&mut file, &[0, segments_at, sections_at]);
     words(&mut file, &[0]);
-    [64, 56, 1, 64, 3, 2]
+    let count = headers.len() as u16;
+    [64, 56, 1, 64, count + 1, count]
         .iter()
         .for_each(|&value| half(&mut file, value));
     words(&mut file, &[1, 5]);
@@ -39,11 +54,13 @@ pub(crate) fn elf(arch: Arch, eh_frame: &[u8], text: u64) -> Vec<u8> {
         &[0, address, address, sections_at, sections_at, 0x1000],
     );
     file.resize(tables_at as usize, 0x90);
-    file.extend(eh_frame);
+    for (_, content) in sections {
+        file.extend(*content);
+    }
     file.extend(names);
     file.resize(sections_at as usize, 0);
     file.resize(file.len() + 64, 0);
-    for (name, kind, at, size) in [(1, 1, tables_at, eh_frame.len()), (11, 3, names_at, names.len())] {
+    for (name, kind, at, size) in headers {
         words(&mut file, &[name, kind]);
         longs(&mut file, &[2, address + at, at, size as u64]);
         words(&mut file, &[0, 0]);
