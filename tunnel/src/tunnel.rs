@@ -12,11 +12,12 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ferretto_daemons::acceptor::{ACCEPTS_PER_TURN, Acceptor, Room};
+use ferretto_daemons::acceptor::{Acceptor, Room};
 use ferretto_daemons::destination::Destination;
 use ferretto_daemons::log;
 use ferretto_daemons::open_files::most_descriptors;
 use ferretto_ipc::reactor::{Deadlines, Event, Events, ReactorError, Signal, Token, monotonic_now};
+use ferretto_ipc::transport::ACCEPTS_PER_TURN;
 use ferretto_ipc::{Listener, Reactor, Stream};
 use rustls::{ClientConnection, ServerConnection};
 use rustls_pki_types::{ServerName, UnixTime};
