@@ -49,11 +49,21 @@ fn systems(daemons: &[Program], test: impl Fn(&System<'_>, Side)) {
 /// Records these data sources for 2 s, in which those that do not fail have samples on a busy machine, too; the stop of a failed one may take a
 /// minute. Returns the exit code, the messages and the trace.
 fn recorded(system: &System<'_>, flags: &[&str], sources: &[&str]) -> (Option<i32>, String, PathBuf) {
+    recorded_after(2, system, flags, sources)
+}
+
+/// The same, where another number than 2, for "not all have started", is told at the start.
+fn recorded_after(
+    expected: u8,
+    system: &System<'_>,
+    flags: &[&str],
+    sources: &[&str],
+) -> (Option<i32>, String, PathBuf) {
     let sources = sources.concat();
     let config =
         format!("buffers {{ size_kb: 4096 }} duration_ms: 2000 data_source_stop_timeout_ms: 60000 {sources}");
     let (mut recording, started) = system.begin(Path::new(FERRETTO), flags, &config);
-    assert_eq!(started, 2, "not all have started");
+    assert_eq!(started, expected, "whether all have started");
     let from = std::time::Instant::now();
     let code = recording.wait().expect("it ends").code();
     assert!(
@@ -230,6 +240,32 @@ fn a_start_that_failed_is_no_success_and_holds_up_no_stop() {
         let said = system.log("background.log");
         assert_eq!(output.status.code(), Some(2), "{said}");
         assert!(said.contains("sched:no_such_event"), "the reason:\n{said}");
+        system.await_state(|state| state.num_sessions == Some(0));
+    });
+}
+
+/// As with upstream's probes, whose packets then have no counters.
+#[test]
+fn counters_with_periods_that_do_not_fit_have_started_and_the_trace_says_why_there_are_none() {
+    const PERIODS: &str = "data_sources { config { name: 'linux.sys_stats'
+        sys_stats_config { meminfo_period_ms: 1000 stat_period_ms: 1500 } } }";
+    const REASON: &str = "stat_period_ms: 1500 is not a multiple of meminfo_period_ms: 1000";
+    systems(&[Program::TracedProbes], |system, _| {
+        let (code, said, trace) = recorded_after(0, system, &["--strict"], &[PERIODS]);
+        assert_eq!(code, Some(1), "nothing is there:\n{said}");
+        assert_told(
+            &said,
+            &trace,
+            "the data source linux.sys_stats: could not be set up: ",
+            REASON,
+        );
+
+        let config = format!("buffers {{ size_kb: 1024 }} duration_ms: 300 {PERIODS}");
+        std::fs::write(system.path("config"), config).unwrap();
+        let mut command = system.command(Path::new(FERRETTO), "background.log");
+        command.args(["--txt", "-D", "-c"]).arg(system.path("config"));
+        let output = command.arg("-o").arg(system.path("trace")).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", system.log("background.log"));
         system.await_state(|state| state.num_sessions == Some(0));
     });
 }

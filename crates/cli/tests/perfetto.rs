@@ -185,6 +185,29 @@ fn the_service_writes_the_file_when_the_config_says_so() {
     assert_recorded(&std::fs::read(&by_service).unwrap());
 }
 
+/// As one in the private `/tmp` of a service's unit.
+#[test]
+fn a_file_of_the_services_that_is_not_there_in_the_end_is_an_error() {
+    let Some(system) = System::start() else { return };
+    let by_service = system.path("by-service");
+    let config = system.config(&format!("write_into_file: true output_path: \"{by_service}\""));
+    let mut command = system.ours(&["--txt", "-c", &config]);
+    let child = command
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    system.await_recording();
+    std::fs::remove_file(&by_service).unwrap();
+    signal(child.id(), rustix::process::Signal::INT);
+    let output = child.wait_with_output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains(&format!("cannot write {by_service}: ")), "{said}");
+    assert!(said.contains("PrivateTmp="), "{said}");
+    assert!(!said.contains("Trace written"), "{said}");
+}
+
 #[test]
 fn a_config_from_stdin_and_a_trace_on_stdout() {
     let Some(system) = System::start() else { return };

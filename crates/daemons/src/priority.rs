@@ -143,7 +143,7 @@ impl Drop for Boosts {
 /// The kernel does not change the priority.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PriorityError {
-    /// `sched_setscheduler` failed.
+    /// The kernel refused the policy. These are upstream's words.
     #[error(
         "sched_setscheduler(policy {policy}, priority {priority}): {error}; this program needs CAP_SYS_NICE"
     )]
@@ -163,6 +163,19 @@ struct Parameters {
     priority: i32,
 }
 
+/// The kernel's `struct sched_attr`, as it was at first (Linux 3.14). The last three are for deadlines.
+#[repr(C)]
+struct Attributes {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    runtime: u64,
+    deadline: u64,
+    period: u64,
+}
+
 // musl's functions for these calls only fail, because POSIX means processes, and the kernel threads.
 
 fn current() -> Scheduling {
@@ -179,14 +192,39 @@ fn current() -> Scheduling {
     }
 }
 
-fn apply(wanted: Scheduling) -> Result<(), PriorityError> {
-    let parameters = Parameters {
-        priority: wanted.realtime,
+/// Sets a real-time policy; returns whether the kernel allows it.
+fn set_realtime(policy: i32, priority: i32) -> bool {
+    let parameters = Parameters { priority };
+    // SAFETY: 0 is the calling thread, and `parameters` is read only.
+    let result = unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const parameters) };
+    result == 0
+}
+
+/// Sets another policy, as `sched_setscheduler` does. Under `RestrictRealtime=` of systemd's units, that call fails for every policy with a flag.
+fn set_ordinary(policy: i32) -> bool {
+    const SCHED_FLAG_RESET_ON_FORK: u64 = 1;
+    let attributes = Attributes {
+        size: size_of::<Attributes>() as u32,
+        policy: (policy & !libc::SCHED_RESET_ON_FORK) as u32,
+        flags: match policy & libc::SCHED_RESET_ON_FORK {
+            0 => 0,
+            _ => SCHED_FLAG_RESET_ON_FORK,
+        },
+        nice: current().nice,
+        priority: 0,
+        runtime: 0,
+        deadline: 0,
+        period: 0,
     };
-    let set = |policy: i32| {
-        // SAFETY: 0 is the calling thread, and `parameters` is read only.
-        let result = unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const parameters) };
-        result == 0
+    // SAFETY: 0 is the calling thread, and `attributes` is read only.
+    let result = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
+    result == 0
+}
+
+fn apply(wanted: Scheduling) -> Result<(), PriorityError> {
+    let set = |policy: i32| match wanted.realtime {
+        0 => set_ordinary(policy),
+        priority => set_realtime(policy, priority),
     };
     // Only CAP_SYS_NICE may take SCHED_RESET_ON_FORK away. Without it, the flag stays.
     if !set(wanted.policy) && !set(wanted.policy | libc::SCHED_RESET_ON_FORK) {
@@ -210,6 +248,10 @@ mod tests {
     use std::thread;
 
     use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+    use seccompiler::{
+        BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+        SeccompRule, TargetArch,
+    };
 
     use super::*;
 
@@ -289,6 +331,43 @@ mod tests {
                 ..usual
             };
             assert_eq!(current(), without);
+        });
+    }
+
+    /// systemd's filter refuses policies that it does not know, and takes one with a flag for such a policy.
+    #[test]
+    fn a_boost_needs_no_call_that_restrict_realtime_takes_away() {
+        in_a_thread(|priority| {
+            let Ok(processor) = TargetArch::try_from(std::env::consts::ARCH) else {
+                return println!("skipped: there are no filters for this processor");
+            };
+            if let Err(error) = priority.set(Some(PriorityBoost::Other(5))) {
+                return println!("skipped: {error}");
+            }
+            priority.set(None).unwrap();
+            let flag = SeccompCondition::new(
+                1,
+                SeccompCmpArgLen::Dword,
+                SeccompCmpOp::Gt,
+                libc::SCHED_IDLE as u64,
+            );
+            let rule = SeccompRule::new(vec![flag.unwrap()]).unwrap();
+            let filter = SeccompFilter::new(
+                [(libc::SYS_sched_setscheduler, vec![rule])].into(),
+                SeccompAction::Allow,
+                SeccompAction::Errno(libc::EPERM as u32),
+                processor,
+            );
+            // Of this thread alone.
+            let program: BpfProgram = filter.unwrap().try_into().unwrap();
+            seccompiler::apply_filter(&program).unwrap();
+            priority.set(Some(PriorityBoost::Other(5))).unwrap();
+            let boosted = current();
+            assert_eq!(boosted.policy, libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK);
+            assert_eq!(boosted.nice, -5);
+            // It is a restriction all the same.
+            priority.set(Some(PriorityBoost::Fifo(3))).unwrap_err();
+            assert_eq!(current(), boosted);
         });
     }
 

@@ -15,6 +15,7 @@ use ferretto_client::runtime::{ConnectionOptions, Event, MemoryOptions, Producer
 use ferretto_ipc::reactor::{Events, Token};
 use ferretto_ipc::socket_names::PRODUCER_SOCK_NAME;
 use ferretto_ipc::{Address, Reactor, socket_names};
+use ferretto_probes::ftrace::kallsyms;
 use ferretto_proto::messages::PriorityBoostConfig;
 
 use crate::daemon::{self, Flags, Startup};
@@ -130,6 +131,13 @@ impl Recorder {
                 return Ok(());
             }
         }
+    }
+}
+
+/// Opens the list of the kernel's functions where the daemon could not read it later. To be called while it has CAP_SYS_ADMIN.
+pub(crate) fn reserve_kernel_symbols() {
+    if let Err(error) = kallsyms::reserve() {
+        log::error(format_args!("{error}; set it again"));
     }
 }
 

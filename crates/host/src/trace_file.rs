@@ -44,15 +44,11 @@ impl TraceFile {
     /// Makes the file that `output_path` names; it must not exist yet. Only its owner may read it, because a trace reveals a lot about a machine.
     pub(crate) fn create(path: &Path) -> Result<TraceFile, String> {
         let failed = |error: io::Error| {
-            let hint = match error.kind() {
-                io::ErrorKind::AlreadyExists => "; remove it or choose another output_path",
-                io::ErrorKind::PermissionDenied => {
-                    "; the service may make no file there: have the client pass a descriptor (perfetto -o), or add the folder to traced's \
-                     FERRETTO_OUTPUT_FOLDERS; root's traced writes only to folders that root owns or that everybody may write to"
-                }
-                _ => "",
-            };
-            format!("cannot create the trace file {}: {error}{hint}", path.display())
+            format!(
+                "cannot create the trace file {}: {error}{}",
+                path.display(),
+                hint(error.kind())
+            )
         };
         let file = OpenOptions::new()
             .read(true)
@@ -87,6 +83,22 @@ impl TraceFile {
             cancelled,
         };
         Ok((writer, CancelWrites { _end: cancel }))
+    }
+}
+
+/// What to do if there can be no file for this reason.
+fn hint(reason: io::ErrorKind) -> &'static str {
+    match reason {
+        io::ErrorKind::AlreadyExists => "; remove it or choose another output_path",
+        io::ErrorKind::PermissionDenied => {
+            "; the service may make no file there: have the client pass a descriptor (perfetto -o), or add the folder to traced's \
+             FERRETTO_OUTPUT_FOLDERS; root's traced writes only to folders that root owns or that everybody may write to"
+        }
+        io::ErrorKind::ReadOnlyFilesystem => {
+            "; the service may not write there, as systemd's unit has it for /tmp and /var/tmp: have the client pass a descriptor \
+             (perfetto -o), or choose an output_path below /var/lib/traced"
+        }
+        _ => "",
     }
 }
 

@@ -18,6 +18,12 @@ pub(crate) enum Notice {
         /// The value in its place, in milliseconds.
         used_ms: u32,
     },
+    /// The config of `linux.sys_stats` cannot be carried out.
+    #[error("{why}; nothing is sampled")]
+    NothingSampled {
+        /// The reason.
+        why: String,
+    },
     /// A file of the kernel cannot be read, so its content is not recorded.
     #[error("{field}: cannot read {}: {source}; this kernel may lack it, or its reader lacks the right to it", path.display())]
     Unreadable {

@@ -46,7 +46,7 @@ pub fn add_sources(
     });
     let sys_stats = Probes::new(standalone(sys_stats::NAME), program.clone(), {
         let roots = roots.clone();
-        move |instance| SysStats::from_config(&instance.config, &roots).map_err(|error| error.to_string())
+        move |instance| Ok(SysStats::from_config(&instance.config, &roots))
     });
     let sysfs_power = Probes::new(standalone(sysfs_power::NAME), program.clone(), {
         let roots = roots.clone();

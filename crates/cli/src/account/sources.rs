@@ -115,7 +115,12 @@ impl Sources<'_> {
             return Fate::Failed;
         }
         // Another instance, or that of another producer, may have recorded something.
-        if self.has_failed(name) && packets != Some(true) && self.has_started(name) != Some(true) {
+        let has_run = match (name, packets) {
+            // One that has failed starts, too, and all others begin with a packet.
+            (sys_stats::NAME, Some(false)) => false,
+            _ => self.has_started(name) == Some(true),
+        };
+        if self.has_failed(name) && packets != Some(true) && !has_run {
             return Fate::Failed;
         }
         if self.is_not_started(name) {

@@ -34,15 +34,38 @@ fn number(system: &System<'_>, file: &str) -> Option<i64> {
     system.machine.read(file).ok()?.trim().parse().ok()
 }
 
+/// Whether a process keeps the list of kernel functions open, as the probes do where nobody sees addresses who opens it now. `None` if this user may not
+/// know.
+fn has_symbols_open(system: &System<'_>, pid: i32) -> Option<bool> {
+    let folder = format!("/proc/{pid}/fd");
+    let files = system.machine.list(&folder).ok()?;
+    let is_open = |file: &String| {
+        let target = system.machine.link(&format!("{folder}/{file}"));
+        target.is_ok_and(|target| target == "/proc/kallsyms")
+    };
+    Some(files.iter().any(is_open))
+}
+
 /// Checks names of kernel functions (`symbolize_ksyms`). They matter only together with kernel events.
 fn symbols(system: &System<'_>) -> Option<Finding> {
     const COSTS: &str = "functions in kernel events stay numbers (symbolize_ksyms)";
     const RESTRICT: &str = "/proc/sys/kernel/kptr_restrict";
+    let restrict = number(system, RESTRICT).unwrap_or(0);
     if let Some(probes) = system.provider("linux.ftrace") {
-        return Some(Finding::ok(
-            "symbols",
-            format!("names of kernel functions: {probes} looks them up"),
-        ));
+        let what = format!("names of kernel functions: {probes} looks them up");
+        return Some(match (restrict, has_symbols_open(system, probes.pid)) {
+            (..=1, _) | (_, Some(true)) => Finding::ok("symbols", what),
+            (_, None) => Finding::ok(
+                "symbols",
+                format!("{what}, if root started it (kptr_restrict is {restrict})"),
+            ),
+            (_, Some(false)) => Finding::note(
+                "symbols",
+                format!("{probes} does not see addresses of kernel functions (kptr_restrict is {restrict})"),
+            )
+            .costs(COSTS)
+            .mend(system.identity.as_root("sysctl kernel.kptr_restrict=1")),
+        });
     }
     if !tracefs::is_usable(system) {
         return None;
@@ -53,14 +76,13 @@ fn symbols(system: &System<'_>) -> Option<Finding> {
         );
     }
     // The kernel's rule is kallsyms_show_value() in kernel/ksyms_common.c.
-    let restrict = number(system, RESTRICT).unwrap_or(0);
     let paranoid = number(system, ferretto_profile::paranoia::SETTING).unwrap_or(2);
     let privileged = system.identity.may_see_addresses();
     let shown = match restrict {
         0 => privileged || paranoid <= 1,
         1 => privileged,
-        // The data source lowers it for a moment, if it may.
-        _ => system.machine.allows(RESTRICT, Access::Write).is_ok(),
+        // The probes lower it for a moment when they start, which takes more than the right to write the file.
+        _ => system.identity.may_administer() && system.machine.allows(RESTRICT, Access::Write).is_ok(),
     };
     let settings = format!("kptr_restrict is {restrict}, perf_event_paranoid {paranoid}");
     Some(match shown {

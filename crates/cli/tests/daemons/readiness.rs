@@ -227,3 +227,50 @@ fn the_units_leave_the_daemons_little() {
         assert!(output.status.success(), "{unit} is above {most}: {said}");
     }
 }
+
+/// The settings of a unit of ours, line by line.
+fn settings_of(unit: &str) -> Vec<String> {
+    let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/systemd");
+    let text = std::fs::read_to_string(units.join(unit)).unwrap();
+    let settings = text.lines().filter(|line| !line.starts_with(['#', '[']));
+    settings.map(str::to_owned).collect()
+}
+
+#[test]
+fn the_units_leave_the_daemons_what_they_need() {
+    // Without the limit, a session with `priority_boost` ends at once, or its data sources are not boosted.
+    for unit in [
+        "traced.service",
+        "traced-probes.service",
+        "traced-perf.service",
+        "heapprofd.service",
+    ] {
+        assert!(settings_of(unit).contains(&"LimitNICE=-20".to_owned()), "{unit}");
+    }
+    // These read files wherever programs have them: to name inodes, and to unwind.
+    for unit in [
+        "traced-probes.service",
+        "traced-perf.service",
+        "heapprofd.service",
+    ] {
+        for setting in settings_of(unit) {
+            let hides = match setting.split_once('=') {
+                Some(("ProtectHome", how)) => how != "read-only" && how != "no",
+                Some(("PrivateTmp", how)) => how != "no",
+                // It implies both.
+                Some(("DynamicUser", how)) => how != "no",
+                Some(("InaccessiblePaths" | "TemporaryFileSystem" | "RootDirectory", _)) => true,
+                _ => false,
+            };
+            assert!(!hides, "{unit} hides files: {setting}");
+        }
+    }
+    // A tracefs of another user takes the right to write others' files. `policy.rs` says when the daemon keeps it.
+    let bound = settings_of("traced-probes.service");
+    let bound = bound
+        .iter()
+        .find_map(|setting| setting.strip_prefix("CapabilityBoundingSet="));
+    assert!(bound.unwrap().split(' ').any(|name| name == "CAP_DAC_OVERRIDE"));
+    // Nobody else sees a file in the unit's own folders for temporary files, so there shall be none.
+    assert!(settings_of("traced.service").contains(&"ReadOnlyPaths=/tmp /var/tmp".to_owned()));
+}

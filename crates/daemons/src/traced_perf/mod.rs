@@ -13,6 +13,7 @@ use ferretto_profile::producer;
 
 use crate::daemon::{self, Daemon, Startup};
 use crate::producer_daemon::{self, Recorder};
+use crate::sandbox::{self, Capabilities};
 
 /// CPU profiles of this machine, for a tracing service: the data source linux.perf.
 ///
@@ -50,6 +51,9 @@ impl Daemon for Args {
     fn serve(&self, startup: &mut Startup) -> Result<(), Box<dyn Error>> {
         let mut recorder = Recorder::new(&self.common, startup)?;
         startup.started()?;
+        if sandbox::held().contains(Capabilities::SYS_ADMIN) {
+            producer_daemon::reserve_kernel_symbols();
+        }
         self.common.confine(policy::policy(&recorder.address));
         let mut runtime = recorder.runtime(producer::PRODUCER_NAME, MemoryOptions::default());
         producer::add_sources(&mut runtime, &recorder.program);

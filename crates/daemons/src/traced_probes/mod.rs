@@ -81,9 +81,10 @@ impl Daemon for Args {
             None => TracefsPolicy::AsFound,
         };
         startup.started()?;
-        // Others learn who writes only as long as they have this capability.
+        // Others learn who writes, and see the kernel's functions everywhere, only as long as they have this capability.
         if sandbox::held().contains(Capabilities::SYS_ADMIN) {
             writers::reserve();
+            producer_daemon::reserve_kernel_symbols();
         }
         self.common.confine(policy::policy(&recorder.address, tracefs));
         record(recorder, journal_dir, tracefs, startup)

@@ -37,6 +37,14 @@ fn small_file(size: u64) -> File {
     File::from(file)
 }
 
+/// systemd's unit has folders for temporary files that are read-only.
+#[test]
+fn a_folder_that_the_service_may_not_write_to_comes_with_another_way() {
+    for reason in [io::ErrorKind::PermissionDenied, io::ErrorKind::ReadOnlyFilesystem] {
+        assert!(hint(reason).contains("(perfetto -o)"), "{reason:?}");
+    }
+}
+
 #[test]
 fn a_file_that_took_a_part_of_a_packet_ends_with_the_one_before() {
     let mut file = small_file(3 * 4096);

@@ -303,7 +303,7 @@ impl FtraceController {
             Ok(symbols) if symbols.is_empty() => (
                 symbols,
                 Some(
-                    "symbolize_ksyms: /proc/kallsyms shows no addresses; run as root or lower /proc/sys/kernel/kptr_restrict"
+                    "symbolize_ksyms: /proc/kallsyms shows no addresses; set /proc/sys/kernel/kptr_restrict to 1, or start traced_probes again as root"
                         .to_owned(),
                 ),
             ),

@@ -7,11 +7,13 @@
 //!
 //! Addresses never leave the daemon: the trace carries indexes and names.
 
+mod list;
+
 use std::collections::HashMap;
-use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
 
 use ferretto_wire::{push_varint, take_varint};
+pub use list::{NotRestored, reserve};
 
 /// Symbols between two entries of the index.
 const BLOCK: usize = 16;
@@ -21,8 +23,6 @@ const LONGEST_NAME: usize = 512;
 const LONGEST_FUNCTION: u64 = 1 << 20;
 /// The kernel writes no longer lines.
 const LONGEST_LINE: u64 = 1024;
-const KALLSYMS: &str = "/proc/kallsyms";
-const KPTR_RESTRICT: &str = "/proc/sys/kernel/kptr_restrict";
 
 /// The functions of the running kernel, by address.
 #[derive(Debug, Default)]
@@ -40,13 +40,13 @@ pub struct KernelSymbols {
 }
 
 impl KernelSymbols {
-    /// Reads the functions of the running kernel. The result is empty if the kernel hides addresses, as it does
-    /// without root or with a high `/proc/sys/kernel/kptr_restrict`.
+    /// Reads the functions of the running kernel. The result is empty if the kernel hides addresses, as it does without root, or with
+    /// `/proc/sys/kernel/kptr_restrict` at 2 from a process that has not [reserved](reserve) the list.
     ///
     /// # Errors
     /// If the list cannot be read.
     pub fn of_this_kernel() -> io::Result<KernelSymbols> {
-        KernelSymbols::parse(BufReader::with_capacity(64 << 10, open_with_addresses()?))
+        list::read(|list| KernelSymbols::parse(BufReader::with_capacity(64 << 10, list)))
     }
 
     /// Parses text of the form of `/proc/kallsyms`: address, type, name, and after a tab the module.
@@ -222,30 +222,6 @@ fn parse_line(line: &str) -> Option<(u64, &str)> {
         .or_else(|| name.strip_suffix(".cfi"))
         .unwrap_or(name);
     Some((address, plain))
-}
-
-/// Opens the list of symbols so that it shows addresses. The kernel decides at the opening whether to show them. If
-/// `kptr_restrict` hides them even from root, this function lowers it for that instant only.
-fn open_with_addresses() -> io::Result<File> {
-    let shows_addresses = |mut file: File| -> io::Result<bool> {
-        let mut start = [0; 4096];
-        let read = file.read(&mut start)?;
-        // On some kernels the first lines are zero even if addresses are shown.
-        let lines = std::str::from_utf8(&start[..read]).unwrap_or_default().lines();
-        Ok(lines
-            .map_while(|line| line.split_once(' '))
-            .any(|(address, _)| address.bytes().any(|b| b != b'0')))
-    };
-    if !shows_addresses(File::open(KALLSYMS)?)?
-        && let Ok(found) = fs::read_to_string(KPTR_RESTRICT)
-        && found.trim() != "0"
-        && fs::write(KPTR_RESTRICT, "0").is_ok()
-    {
-        let file = File::open(KALLSYMS);
-        fs::write(KPTR_RESTRICT, found.trim())?;
-        return file;
-    }
-    File::open(KALLSYMS)
 }
 
 #[cfg(test)]

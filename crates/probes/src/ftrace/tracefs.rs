@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
@@ -75,7 +76,7 @@ pub enum TracefsError {
         path: PathBuf,
     },
     /// One file could not be read or written.
-    #[error("cannot {doing} {}: {source}", path.display())]
+    #[error("cannot {doing} {}: {source}{hint}", path.display())]
     File {
         /// "read", "write `x` to", …
         doing: String,
@@ -83,10 +84,33 @@ pub enum TracefsError {
         path: PathBuf,
         /// The kernel's error.
         source: io::Error,
+        /// What to do, if that is known.
+        hint: &'static str,
     },
 }
 
+/// For root's daemon, which gave up the right to write others' files because there were none.
+const GIVEN_AWAY: &str =
+    "; it belongs to another user by now: restart traced_probes, which then keeps the right to write it";
+
 impl TracefsError {
+    fn file(doing: impl Into<String>, path: PathBuf, source: io::Error) -> TracefsError {
+        let is_given_away = || {
+            let owner = fs::metadata(&path).map(|file| file.uid());
+            rustix::process::geteuid().is_root() && owner.is_ok_and(|owner| owner != 0)
+        };
+        let hint = match source.kind() {
+            io::ErrorKind::PermissionDenied if is_given_away() => GIVEN_AWAY,
+            _ => "",
+        };
+        TracefsError::File {
+            doing: doing.into(),
+            path,
+            source,
+            hint,
+        }
+    }
+
     /// The kernel's error number, when it came from the kernel.
     pub(crate) fn kind(&self) -> Option<io::ErrorKind> {
         match self {
@@ -240,11 +264,7 @@ impl Tracefs {
         let mut bytes = Vec::with_capacity(4096);
         File::open(&path)
             .and_then(|opened| opened.take(LONGEST_CONTROL_FILE).read_to_end(&mut bytes))
-            .map_err(|source| TracefsError::File {
-                doing: "read".into(),
-                path,
-                source,
-            })?;
+            .map_err(|source| TracefsError::file("read", path, source))?;
         Ok(String::from_utf8(bytes)
             .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
     }
@@ -273,11 +293,7 @@ impl Tracefs {
         let path = self.root.join(file);
         match OpenOptions::new().write(true).truncate(true).open(&path) {
             Ok(_) => Ok(()),
-            Err(source) => Err(TracefsError::File {
-                doing: "clear".into(),
-                path,
-                source,
-            }),
+            Err(source) => Err(TracefsError::file("clear", path, source)),
         }
     }
 
@@ -288,11 +304,7 @@ impl Tracefs {
             .and_then(|mut opened| opened.write_all(value.as_bytes()))
             .map_err(|source| {
                 let shown: String = value.chars().take(80).collect();
-                TracefsError::File {
-                    doing: format!("write `{shown}` to"),
-                    path,
-                    source,
-                }
+                TracefsError::file(format!("write `{shown}` to"), path, source)
             })
     }
 
@@ -410,11 +422,8 @@ impl Tracefs {
     pub(crate) fn open_raw_buffer(&self, cpu: u32) -> Result<OwnedFd, TracefsError> {
         let path = self.root.join(format!("per_cpu/cpu{cpu}/trace_pipe_raw"));
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        rustix::fs::open(&path, flags, Mode::empty()).map_err(|errno| TracefsError::File {
-            doing: "open".into(),
-            path,
-            source: errno.into(),
-        })
+        rustix::fs::open(&path, flags, Mode::empty())
+            .map_err(|errno| TracefsError::file("open", path, errno.into()))
     }
 
     /// The statistics of `cpu`'s buffer, for [`super::stats`] to parse.
@@ -441,11 +450,7 @@ impl Tracefs {
             }
             Ok(names)
         };
-        list(&path).map_err(|source| TracefsError::File {
-            doing: "list".into(),
-            path,
-            source,
-        })
+        list(&path).map_err(|source| TracefsError::file("list", path, source))
     }
 
     /// The groups of events of this kernel.

@@ -42,7 +42,7 @@ use ferretto_ipc::reactor::boot_now;
 /// The name under which the data source is registered.
 pub const NAME: &str = "linux.sys_stats";
 
-/// Why an instance cannot be made.
+/// Why an instance samples nothing.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SetupError {
     /// Groups are sampled on ticks of one timer.
@@ -118,18 +118,25 @@ pub struct SysStats {
     next_tick: Option<BootTime>,
     packet: Writer,
     buffer: Vec<u8>,
+    /// Why it samples nothing, until the trace has been told.
+    failure: Option<SetupError>,
     notices: Vec<Notice>,
 }
 
 impl SysStats {
-    /// Makes an instance with the settings of the `sys_stats_config` in `config`, which reads below `roots`.
-    ///
-    /// # Errors
-    /// If a period is no multiple of the shortest.
-    pub fn from_config(config: &DataSourceConfig, roots: &KernelRoots) -> Result<Self, SetupError> {
+    /// Makes an instance with the settings of the `sys_stats_config` in `config`, which reads below `roots`. If a period is no multiple of the shortest, it
+    /// starts, as upstream's does, and samples nothing. The trace and a notice say why.
+    pub fn from_config(config: &DataSourceConfig, roots: &KernelRoots) -> Self {
         let config: &SysStatsConfig = &config.sys_stats_config;
         let mut notices = Vec::new();
-        let schedule = Schedule::new(config, &mut notices)?;
+        let (schedule, failure) = match Schedule::new(config, &mut notices) {
+            Ok(schedule) => (schedule, None),
+            Err(error) => {
+                let why = error.to_string();
+                notices.push(Notice::NothingSampled { why });
+                (None, Some(error))
+            }
+        };
         let period = schedule.as_ref().map_or(0, |schedule| schedule.period);
         let polled = |(group, every)| Polled {
             group,
@@ -141,15 +148,16 @@ impl SysStats {
             .into_iter()
             .flat_map(|schedule| schedule.groups)
             .map(polled);
-        Ok(Self {
+        Self {
             groups: groups.collect(),
             period,
             tick: 0,
             next_tick: None,
             packet: Writer::default(),
             buffer: Vec::new(),
+            failure,
             notices,
-        })
+        }
     }
 
     fn sample(&mut self, began: BootTime, sink: &mut dyn PacketSink) {
@@ -213,8 +221,19 @@ fn sampler(group: Group, config: &SysStatsConfig, roots: &KernelRoots) -> Box<dy
 }
 
 impl Probe for SysStats {
-    fn start(&mut self, now: BootTime, _sink: &mut dyn PacketSink) {
+    fn start(&mut self, now: BootTime, sink: &mut dyn PacketSink) {
         self.next_tick = (self.period > 0).then_some(now);
+        if let Some(error) = self.failure.take() {
+            self.packet.clear();
+            write::TracePacket::new(&mut self.packet)
+                .timestamp(now)
+                .data_source_failure(|failure| {
+                    failure
+                        .data_source_name(NAME)
+                        .failure(format!("could not be set up: {error}"));
+                });
+            sink.write_packet(self.packet.as_slice());
+        }
     }
 
     fn next_deadline(&self) -> Option<BootTime> {

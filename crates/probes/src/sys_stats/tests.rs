@@ -35,7 +35,7 @@ impl Fixture {
     }
 
     fn source(&self, config: SysStatsConfig) -> SysStats {
-        let mut source = SysStats::from_config(&wrap(config), &self.roots).unwrap();
+        let mut source = SysStats::from_config(&wrap(config), &self.roots);
         source.start(0, &mut Vec::new());
         source
     }
@@ -603,7 +603,7 @@ fn a_directory_of_endless_cpus_is_bounded() {
 
 #[test]
 fn this_machine_is_sampled_as_it_is() {
-    let mut source = SysStats::from_config(&wrap(everything()), &KernelRoots::default()).unwrap();
+    let mut source = SysStats::from_config(&wrap(everything()), &KernelRoots::default());
     source.start(boot_now(), &mut Vec::new());
     let first = next_sample(&mut source);
     let second = next_sample(&mut source);

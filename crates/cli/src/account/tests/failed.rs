@@ -36,6 +36,36 @@ fn a_source_that_could_not_start_is_told_with_its_reason_alone() {
 }
 
 #[test]
+fn counters_that_started_and_say_that_they_record_nothing_are_told_with_the_reason_alone() {
+    let why = "could not be set up: no";
+    let mut evidence = Evidence::default();
+    failure(&mut evidence, "linux.sys_stats", why);
+    let config = asking_for(&["linux.sys_stats"]);
+    let mut watch = Watch::from_the_start();
+    change(
+        &mut watch,
+        "perfetto.traced_probes",
+        "linux.sys_stats",
+        STARTED,
+        0,
+    );
+    let expected = [(
+        "data_source_failed",
+        format!("the data source linux.sys_stats: {why}"),
+    )];
+    let account = judged(&config, Some(&evidence), Some(&watch));
+    assert_eq!(missing(&account), expected);
+    assert!(account.is_void);
+    // Another instance records.
+    packet(&mut evidence, |packet| {
+        packet.sys_stats(|_| {});
+    });
+    let account = judged(&config, Some(&evidence), Some(&watch));
+    assert_eq!(missing(&account), expected);
+    assert!(!account.is_void && !account.is_whole());
+}
+
+#[test]
 fn one_failed_instance_of_two_is_missing_and_the_other_is_not() {
     let mut evidence = Evidence::default();
     failure(&mut evidence, "linux.perf", "could not be started: no");

@@ -331,7 +331,7 @@ fn addresses_are_shown_as_the_kernel_shows_them() {
         ("0", "1", "0"),
         ("0", "2", PRIVILEGED),
         ("1", "4", PRIVILEGED),
-        ("2", "2", "0"),
+        ("2", "2", PRIVILEGED),
     ] {
         assert_ok(
             &found(&settings(restrict, paranoid, capabilities), "symbols"),
@@ -339,12 +339,12 @@ fn addresses_are_shown_as_the_kernel_shows_them() {
         );
     }
     let mend = "sudo sysctl kernel.kptr_restrict=0 kernel.perf_event_paranoid=1";
-    for (restrict, paranoid) in [("0", "2"), ("1", "-1")] {
+    for (restrict, paranoid) in [("0", "2"), ("1", "-1"), ("2", "-1")] {
         let finding = found(&settings(restrict, paranoid, "0"), "symbols");
         let text = format!("kptr_restrict is {restrict}, perf_event_paranoid {paranoid}");
         assert_note(&finding, &text, "stay numbers", &[mend]);
     }
-    let mut fake = settings("2", "2", "0");
+    let mut fake = settings("2", "2", PRIVILEGED);
     fake.protect("/proc/sys");
     assert_note(
         &found(&fake, "symbols"),
@@ -359,6 +359,28 @@ fn addresses_are_shown_as_the_kernel_shows_them() {
         "traced_probes (pid 101) looks them up",
     );
     assert_eq!(all(&Fake::of_maria().without_service(), "symbols"), []);
+}
+
+#[test]
+fn probes_see_what_is_hidden_from_root_only_through_a_list_that_they_have_opened_in_time() {
+    let mut fake = Fake::healthy();
+    fake.write("/proc/sys/kernel/kptr_restrict", "2\n");
+    fake.open(PROBES, 7, "/proc/kallsyms");
+    assert_ok(&found(&fake, "symbols"), "traced_probes (pid 101) looks them up");
+    fake.open(PROBES, 7, "/dev/null");
+    assert_note(
+        &found(&fake, "symbols"),
+        "traced_probes (pid 101) does not see addresses of kernel functions (kptr_restrict is 2)",
+        "stay numbers",
+        &["sysctl kernel.kptr_restrict=1"],
+    );
+    let mut fake = Fake::of_maria();
+    fake.write("/proc/sys/kernel/kptr_restrict", "2\n");
+    fake.close(&format!("/proc/{PROBES}/fd"));
+    assert_ok(
+        &found(&fake, "symbols"),
+        "if root started it (kptr_restrict is 2)",
+    );
 }
 
 #[test]

@@ -7,6 +7,10 @@ use crate::figures::Counted;
 use crate::perfetto::output::Missing;
 use crate::perfetto::progress::{Known, LineKind};
 
+/// The service has written the file, and it is not there.
+const MISSING: &str = "the service has opened such a file, but here is none. It was moved, or the service has that folder to itself, as under a \
+                       unit with PrivateTmp= or in a container. Choose another output_path, or have this program open the file (-o)";
+
 /// The largest file of the service's that is read for the summary. Reading that much takes about a second.
 const MAX_LOOKED_THROUGH: u64 = 1 << 30;
 
@@ -18,11 +22,14 @@ impl Recorder<'_> {
     }
 
     fn conclusion(&mut self, ending: Ending) -> u8 {
+        let is_here = |service: &Service| service.consumer_socket.is_unix();
+        let is_missing = self.service.as_ref().is_some_and(is_here) && self.file_of_the_service_is_missing();
         // Daemons that were started for this recording end before the summary, so that their messages come first.
         self.endpoint = None;
         self.service = None;
         let ending = match (ending, self.output_failure.take()) {
             (Ending::Complete, Some(failure)) => Ending::OutputFailed(failure),
+            (Ending::Complete, None) if is_missing => Ending::OutputFailed(MISSING.to_owned()),
             (ending, _) => ending,
         };
         match ending {
@@ -67,6 +74,18 @@ impl Recorder<'_> {
             NOT_ATTACHED
         } else {
             FAILURE
+        }
+    }
+
+    /// Whether the service has opened a file that is not where this program looks. A file in a folder that this user may not enter counts as there.
+    fn file_of_the_service_is_missing(&self) -> bool {
+        match &self.sink {
+            // A relative path begins in the folder of the service.
+            Sink::OpenedByService(path) if path.is_absolute() => {
+                let found = path.symlink_metadata();
+                found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+            }
+            _ => false,
         }
     }
 

@@ -1,7 +1,12 @@
 //! Tests of the module.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+
 use super::*;
+use crate::test_files::TempDir;
 use proptest::prelude::*;
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 #[test]
 fn a_setting_is_found_by_its_file() {
@@ -110,6 +115,41 @@ fn a_kernel_that_is_locked_down_is_told_from_a_tracefs_that_is_not_mounted() {
     for no_help in ["root", "sudo", "mount "] {
         assert!(!told.contains(no_help), "{told}");
     }
+}
+
+/// As after `chown -R $USER /sys/kernel/tracing`, while root's daemon runs.
+#[test]
+fn a_tracefs_that_was_given_to_another_user_meanwhile_says_what_to_do() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: only root can give files away");
+    }
+    let folder = TempDir::new("tracefs");
+    folder.write("tracing_on", "1\n");
+    let tracefs = Tracefs::at(folder.path()).unwrap();
+    std::os::unix::fs::chown(folder.path().join("tracing_on"), Some(65534), Some(65534)).unwrap();
+    std::fs::set_permissions(folder.path().join("tracing_on"), Permissions::from_mode(0o640)).unwrap();
+    // Of a thread of its own alone.
+    let written = std::thread::spawn(move || {
+        let kept = CapabilitySet::DAC_READ_SEARCH;
+        let sets = CapabilitySets {
+            effective: kept,
+            permitted: kept,
+            inheritable: CapabilitySet::empty(),
+        };
+        set_capabilities(None, sets).unwrap();
+        tracefs.read("tracing_on").unwrap();
+        tracefs.set(&Setting::TracingOn, "0")
+    });
+    let error = written.join().unwrap().unwrap_err();
+    assert_eq!(error.kind(), Some(io::ErrorKind::PermissionDenied));
+    let told = error.to_string();
+    assert!(
+        told.contains("belongs to another user by now: restart traced_probes"),
+        "{told}"
+    );
+
+    let missing = Tracefs::at(folder.path()).unwrap().read("trace").unwrap_err();
+    assert!(!missing.to_string().contains("restart"), "{missing}");
 }
 
 #[test]

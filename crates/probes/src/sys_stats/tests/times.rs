@@ -67,19 +67,28 @@ fn periods_below_ten_milliseconds_are_raised() {
 }
 
 #[test]
-fn periods_that_are_no_multiples_of_the_shortest_are_refused() {
+fn with_periods_that_are_no_multiples_of_the_shortest_it_starts_and_says_why_nothing_is_sampled() {
     let config = SysStatsConfig {
         meminfo_period_ms: Some(20),
         stat_period_ms: Some(30),
         slab_period_ms: Some(40),
         ..Default::default()
     };
-    let error = SysStats::from_config(&wrap(config), &KernelRoots::default()).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "linux.sys_stats: stat_period_ms: 30 is not a multiple of meminfo_period_ms: 20; \
-         make all periods multiples of the shortest one"
-    );
+    let why = "linux.sys_stats: stat_period_ms: 30 is not a multiple of meminfo_period_ms: 20; \
+               make all periods multiples of the shortest one";
+    assert_eq!(check(&config).unwrap_err().to_string(), why);
+    let mut source = SysStats::from_config(&wrap(config), &KernelRoots::default());
+    let mut sink: Vec<Vec<u8>> = Vec::new();
+    source.start(5, &mut sink);
+    let packet = TracePacket::decode_from_slice(&sink[0]).unwrap();
+    let Some(Data::DataSourceFailure(failure)) = packet.data else {
+        panic!("{packet:?}");
+    };
+    assert_eq!(packet.timestamp, Some(5));
+    assert_eq!(failure.data_source_name.as_deref(), Some(NAME));
+    assert_eq!(failure.failure, Some(format!("could not be set up: {why}")));
+    assert_eq!(source.take_notices(), [format!("{why}; nothing is sampled")]);
+    assert_eq!((sink.len(), source.next_deadline()), (1, None));
 }
 
 #[test]
@@ -88,7 +97,7 @@ fn with_no_period_nothing_is_ever_due() {
         meminfo_period_ms: Some(0),
         ..Default::default()
     };
-    let mut source = SysStats::from_config(&wrap(config), &KernelRoots::default()).unwrap();
+    let mut source = SysStats::from_config(&wrap(config), &KernelRoots::default());
     source.start(5, &mut Vec::new());
     assert_eq!(source.next_deadline(), None);
 }
