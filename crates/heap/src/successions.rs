@@ -20,17 +20,25 @@ const RECOVERY: u32 = 4;
 pub(crate) struct Successions {
     /// When the stocks of users are full again; of those only that are not.
     full_at: HashMap<u32, Instant>,
+    /// Nothing is read from then on.
+    end: Option<Instant>,
 }
 
 impl Successions {
+    /// The session ends: no predecessor is read after this.
+    pub(crate) fn end_at(&mut self, end: Instant) {
+        self.end = Some(end);
+    }
+
     /// Until when the predecessor of a process of this user is read.
     pub(crate) fn until(&self, user: u32, now: Instant) -> Until {
         let full_at = self.full_at.get(&user).copied().unwrap_or(now);
         let spent = full_at.saturating_duration_since(now) / RECOVERY;
         let left = MOST.saturating_sub(spent).max(TURN);
+        let before_end = |until: Instant| self.end.map_or(until, |end| until.min(end));
         Until {
-            unwinding: now + left,
-            reading: now + left + left / 2,
+            unwinding: before_end(now + left),
+            reading: before_end(now + left + left / 2),
         }
     }
 
@@ -74,5 +82,17 @@ mod tests {
         assert_eq!(successions.until(1, later).unwinding, later + MOST);
         successions.charge(2, later, later + TURN);
         assert!(successions.full_at.is_empty());
+    }
+
+    #[test]
+    fn when_the_session_ends_predecessors_leave_time_for_others() {
+        let mut successions = Successions::default();
+        let now = Instant::now();
+        let end = now + MOST / 2;
+        successions.end_at(end);
+        for now in [now, end + TURN] {
+            let until = successions.until(1, now);
+            assert_eq!((until.unwinding, until.reading), (end, end));
+        }
     }
 }

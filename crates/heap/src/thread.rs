@@ -273,6 +273,7 @@ impl Follow<'_> {
     /// Reads what clients had written by now, writes all dumps and ends the profile.
     fn finish(&self, mut work: Work, reactor: &Reactor) {
         let began = Instant::now();
+        work.successions.end_at(began + self.stop_timeout / 2);
         // Some may have written already.
         while let Ok(news) = self.news.try_receive() {
             if began.elapsed() > self.stop_timeout / 4 {
