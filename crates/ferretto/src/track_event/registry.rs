@@ -88,6 +88,12 @@ fn registry() -> MutexGuard<'static, Registry> {
     REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Calls `change` under the lock, so on one thread at a time, and never while the process forks. It must neither allocate nor free.
+pub(super) fn while_locked<R>(change: impl FnOnce() -> R) -> R {
+    let _registry = registry();
+    change()
+}
+
 /// Whether any instance records.
 #[inline(always)]
 pub(super) fn anyone_listens() -> bool {

@@ -22,6 +22,7 @@ use crate::{
 };
 
 mod callstacks;
+mod categories;
 mod macros;
 mod nesting;
 
