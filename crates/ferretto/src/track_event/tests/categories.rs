@@ -3,6 +3,7 @@
 use ferretto_proto::messages::TrackEventConfig;
 
 use super::Recording;
+use crate::track_event::registry;
 use crate::track_event::tests::Events;
 use crate::{
     Category, DynamicCategory, SampledCategory, trace_async, trace_category_enabled, trace_counter,
@@ -206,4 +207,71 @@ fn slices_end_where_their_category_was_recorded() {
         .collect();
     use super::Type::{TYPE_SLICE_BEGIN as BEGIN, TYPE_SLICE_END as END};
     assert_eq!(kinds, [BEGIN, BEGIN, END, END]);
+}
+
+/// What services are told of a category: its description and its tags.
+fn listed(name: &str) -> Option<(Option<String>, Vec<String>)> {
+    let mut all = registry::descriptor().available_categories.into_iter();
+    let category = all.find(|category| category.name.as_deref() == Some(name))?;
+    Some((category.description, category.tags))
+}
+
+#[test]
+fn definitions_of_one_category_add_up() {
+    static TAGGED: Category = Category::new("added.one").tags(&["slow"]);
+    static DESCRIBED: Category = Category::new("added.one").description("What is one");
+    fn tagged() -> bool {
+        trace_event_instant!(&TAGGED, "each");
+        trace_category_enabled!(&TAGGED)
+    }
+    let whole = Some((Some("What is one".to_owned()), vec!["slow".to_owned()]));
+    let events = recorded(|| {
+        trace_event_instant!("added.one", "by name");
+        assert!(!tagged());
+        trace_event_instant!(&DESCRIBED, "described");
+        assert!(!tagged());
+    });
+    assert_eq!(events, told(&[("added.one", "by name")]));
+    assert_eq!(listed("added.one"), whole);
+    recorded(|| assert!(!tagged()));
+
+    static SECOND: Category = Category::new("added.two").description("What is two");
+    static SECOND_TAGGED: Category = Category::new("added.two").tags(&["debug"]);
+    let events = recorded(|| {
+        let described = || trace_event_instant!(&SECOND, "described");
+        described();
+        crate::register_categories(&[&SECOND_TAGGED]);
+        described();
+    });
+    assert_eq!(events, told(&[("added.two", "described")]));
+    let whole = Some((Some("What is two".to_owned()), vec!["debug".to_owned()]));
+    assert_eq!(listed("added.two"), whole);
+}
+
+#[test]
+fn a_group_does_not_describe_its_members() {
+    static GROUP: Category = Category::new("member.one,member.two")
+        .description("Both")
+        .tags(&["slow"]);
+    static MEMBER: Category = Category::new("member.one")
+        .description("The first")
+        .tags(&["fast"]);
+    crate::register_categories(&[&GROUP, &MEMBER]);
+    assert_eq!(
+        listed("member.one"),
+        Some((Some("The first".to_owned()), vec!["slow".to_owned()]))
+    );
+    assert_eq!(listed("member.two"), Some((None, vec!["slow".to_owned()])));
+}
+
+#[test]
+fn a_category_for_tests_is_one_however_it_is_known_first() {
+    static HIDDEN: Category = Category::new("added.hidden").test_only();
+    static BY_NAME: Category = Category::new("added.hidden");
+    crate::register_categories(&[&BY_NAME]);
+    assert!(listed("added.hidden").is_some());
+    crate::register_categories(&[&HIDDEN]);
+    assert_eq!(listed("added.hidden"), None);
+    crate::register_categories(&[&BY_NAME]);
+    assert_eq!(listed("added.hidden"), None);
 }
