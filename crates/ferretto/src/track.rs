@@ -51,6 +51,7 @@ use crate::track_event;
 mod counter;
 mod descriptor;
 mod identity;
+mod kept;
 mod label;
 mod named;
 mod registry;
@@ -67,6 +68,7 @@ pub use state::StateTrack;
 pub use descriptor::SystemTracks;
 pub(crate) use descriptor::set_system_tracks;
 pub(crate) use identity::{process_uuid, reset_after_fork, set_process_uuid};
+pub(crate) use kept::KeptTrack;
 pub(crate) use registry::version as descriptors_version;
 pub(crate) use seen::{SeenTracks, TrackField};
 

@@ -421,8 +421,8 @@ macro_rules! __event {
     }};
     (@async_begun $category:ident $site:ident $listeners:ident $name:tt $track:tt $timestamp:tt $fields:tt) => {
         match $crate::__event!(@option $track) {
-            track => $crate::future::AsyncSlice::begun(
-                $crate::__event!(@begun $category $site $listeners $name track $timestamp $fields), $crate::private::None),
+            track => $crate::future::AsyncSlice::begun_on(
+                $crate::__event!(@begun $category $site $listeners $name track $timestamp $fields), track),
         }
     };
     (@begun $category:ident $site:ident $listeners:ident $name:tt $track:ident $timestamp:tt [$($fields:expr,)*]) => {{
