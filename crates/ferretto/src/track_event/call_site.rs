@@ -101,6 +101,11 @@ impl CallSite {
 
 /// A type that can be the category of an event.
 #[doc(hidden)]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a category",
+    label = "neither a `&'static str` nor a `&'static Category`",
+    note = "for a name that is made at run time there is `DynamicCategory(&name)`"
+)]
 pub trait EventCategory: Copy {
     /// The instances that record events of `site`, if this is their category.
     fn listeners(self, site: &'static CallSite) -> u32;

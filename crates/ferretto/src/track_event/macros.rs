@@ -259,19 +259,36 @@ macro_rules! __event {
         $crate::__event!(@options $head $names $track [$crate::private::Timestamp::from($value)] $fields;
             $($($rest)*)?)
     };
-    (@options $head:tt $names:tt $track:tt $timestamp:tt [$($fields:expr,)*]; flow = $value:expr $(, $($rest:tt)*)?) => {
+    // One token may be a literal. (The attempt to take more for one is an error if it begins with `-`.)
+    (@options $head:tt $names:tt $track:tt $timestamp:tt [$($fields:expr,)*];
+        flow = $value:tt $(, $($rest:tt)*)?) => {
         $crate::__event!(@options $head $names $track $timestamp
-            [$($fields,)* $crate::private::FlowField($crate::Flow::from($value)),]; $($($rest)*)?)
+            [$($fields,)* $crate::private::FlowField($crate::__event!(@flow $value)),]; $($($rest)*)?)
+    };
+    (@options $head:tt $names:tt $track:tt $timestamp:tt [$($fields:expr,)*];
+        flow = $value:expr $(, $($rest:tt)*)?) => {
+        $crate::__event!(@options $head $names $track $timestamp
+            [$($fields,)* $crate::private::FlowField($crate::private::IntoFlow::into_flow($value)),]; $($($rest)*)?)
+    };
+    (@options $head:tt $names:tt $track:tt $timestamp:tt [$($fields:expr,)*];
+        terminating_flow = $value:tt $(, $($rest:tt)*)?) => {
+        $crate::__event!(@options $head $names $track $timestamp
+            [$($fields,)* $crate::private::TerminatingFlowField($crate::__event!(@flow $value)),]; $($($rest)*)?)
     };
     (@options $head:tt $names:tt $track:tt $timestamp:tt [$($fields:expr,)*];
         terminating_flow = $value:expr $(, $($rest:tt)*)?) => {
         $crate::__event!(@options $head $names $track $timestamp
-            [$($fields,)* $crate::private::TerminatingFlowField($crate::Flow::from($value)),]; $($($rest)*)?)
+            [$($fields,)* $crate::private::TerminatingFlowField($crate::private::IntoFlow::into_flow($value)),]; $($($rest)*)?)
+    };
+    (@options $head:tt $names:tt $track:tt $timestamp:tt [$($fields:expr,)*];
+        correlation_id = $value:tt $(, $($rest:tt)*)?) => {
+        $crate::__event!(@options $head $names $track $timestamp
+            [$($fields,)* $crate::private::CorrelationField::new($crate::__event!(@id $value)),]; $($($rest)*)?)
     };
     (@options $head:tt $names:tt $track:tt $timestamp:tt [$($fields:expr,)*];
         correlation_id = $value:expr $(, $($rest:tt)*)?) => {
         $crate::__event!(@options $head $names $track $timestamp
-            [$($fields,)* $crate::private::CorrelationField($value),]; $($($rest)*)?)
+            [$($fields,)* $crate::private::CorrelationField::new($value),]; $($($rest)*)?)
     };
     (@options $head:tt $names:tt $track:tt $timestamp:tt [$($fields:expr,)*]; callstack = $value:expr $(, $($rest:tt)*)?) => {
         $crate::__event!(@options $head $names $track $timestamp
@@ -442,6 +459,11 @@ macro_rules! __event {
     }};
     (@of_lanes (static $name:expr)) => { $name };
     (@of_lanes (dynamic $name:expr)) => { ::core::module_path!() };
+    // Integer literals have 64 bits, which nothing else would tell the compiler.
+    (@flow $value:literal) => { $crate::Flow::from($value) };
+    (@flow $value:expr) => { $crate::private::IntoFlow::into_flow($value) };
+    (@id $value:literal) => { $crate::private::literal_id($value) };
+    (@id $value:expr) => { $value };
     // The name as the call site knows it, and as the event brings it.
     (@known (static $name:expr)) => { $name };
     (@known (dynamic $name:expr)) => { "" };

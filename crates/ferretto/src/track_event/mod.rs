@@ -90,7 +90,8 @@ pub mod private {
     pub use super::emit::{BeginMark, Begun, EventName, IntoEventName, OpenSlice, Parts, emit, emit_plain};
     pub use super::ends::{call, mark_error};
     pub use super::event::{
-        Annotation, CallstackField, CorrelationField, Fill, FlowField, Sample, TerminatingFlowField,
+        Annotation, CallstackField, CorrelationField, Fill, FlowField, IntoFlow, Sample,
+        TerminatingFlowField, literal_id,
     };
     pub use super::timestamp::Timestamp;
     pub use super::wire::{AnnotationFront, EventType};
