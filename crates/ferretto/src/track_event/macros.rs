@@ -45,10 +45,10 @@ macro_rules! trace_slice {
 /// Begins a slice that [`trace_event_end!`](crate::trace_event_end) ends: on this thread, where slices must be nested, or on the given track.
 ///
 /// ```
-/// use ferretto::track::Track;
+/// use ferretto::track::NamedTrack;
 /// use ferretto::{trace_event_begin, trace_event_end};
 ///
-/// let request = Track::new(8086);
+/// let request = NamedTrack::new("Request").id(8086);
 /// trace_event_begin!("network", "Request", track = request, "url" => "/index.html");
 /// // … on whatever thread …
 /// trace_event_end!("network", track = request);
