@@ -92,8 +92,8 @@ pub use task::Task;
 /// Begins a slice that is bound to no thread, and returns a value that ends the slice when it is dropped, on any thread.
 ///
 /// If the thread is polling a future in another slice, the new slice is within that one (see [`future`](crate::future#children)). Otherwise it is on
-/// a track of its own. The macro takes the arguments of [`trace_slice!`](crate::trace_slice). With `track = track` the slice is on that track; then
-/// keep the track free of other slices. A name that is not a constant comes too late to name the track, which then has the name of the module.
+/// a track of its own. The macro takes the arguments of [`trace_slice!`](crate::trace_slice). With `track = track` the slice is on that track, and so
+/// are children of it that end before it; then keep the track free of other slices. A name that is not a constant comes too late to name the track, which then has the name of the module.
 ///
 /// ```
 /// let request = ferretto::trace_async!("net", "Request", "url" => "/index.html");
@@ -123,7 +123,7 @@ macro_rules! trace_async {
 /// # drop(reply);
 /// ```
 ///
-/// While nobody records the slice, this is the track of the process, unless `track = …` chose another.
+/// That is the track that `track = …` chose, if any did. While nobody records the slice, it is the track of the process.
 #[must_use = "the slice ends when this is dropped"]
 #[derive(Debug)]
 // Two words, which move in registers: functions that nobody records pass it on as a constant. `None` if nobody records the slice, and also while its
@@ -138,15 +138,20 @@ impl AsyncSlice {
         Self(None)
     }
 
-    /// A slice that began: in `place`, or on a track that was chosen.
+    /// A slice that began in `place`.
     #[doc(hidden)]
     #[inline(never)]
     pub fn begun(slice: OpenSlice, place: Option<Taken>) -> Self {
-        Self(
-            slice
-                .is_recorded()
-                .then(|| place.unwrap_or_else(Taken::elsewhere).filled(slice)),
-        )
+        let recorded = place.filter(|_| slice.is_recorded());
+        Self(recorded.map(|place| place.filled(slice)))
+    }
+
+    /// A slice that began on a track that was chosen.
+    #[doc(hidden)]
+    #[inline(never)]
+    pub fn begun_on(slice: OpenSlice, track: Option<&dyn TrackLike>) -> Self {
+        let recorded = track.filter(|_| slice.is_recorded());
+        Self(recorded.map(|track| Taken::on(track).filled(slice)))
     }
 
     /// Whether anybody records it.
@@ -165,12 +170,11 @@ impl AsyncSlice {
 
     /// The lane that the slice is drawn on.
     fn lane(&self) -> Option<&Lane> {
-        self.0.as_ref()?.drawn_on()
+        self.0.as_ref().map(|at| &*at.lane)
     }
 
     /// Returns a parent for slices that run beside this one.
     fn beside(&self) -> Option<ParentSlice> {
-        self.lane()?;
         self.0.clone().map(|at| ParentSlice {
             at,
             children: Children::Beside,

@@ -188,7 +188,7 @@ impl<'a> Sample<'a> {
     #[must_use]
     pub fn timestamp(self, timestamp: impl Into<Timestamp>) -> Self {
         Self {
-            timestamp: Some(timestamp.into()),
+            timestamp: timestamp.into().or_now(),
             ..self
         }
     }

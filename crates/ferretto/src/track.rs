@@ -2,7 +2,7 @@
 //!
 //! An event without a track of its own is drawn on its thread's track. Activities that do not follow one thread get tracks:
 //!
-//! - [`Track`]: a line with a number, such as that of a request; also the tracks of [threads](Track::thread) and of the [process](Track::process);
+//! - [`Track`]: a line with a number, such as an address; also the tracks of [threads](Track::thread) and of the [process](Track::process);
 //! - [`NamedTrack`]: a line with a name, at any place of the hierarchy;
 //! - [`CounterTrack`]: a value over time, with its unit;
 //! - [`StateTrack`]: one state at a time, from a change to the next.
@@ -16,7 +16,7 @@
 //! static SHADOWS: NamedTrack = NamedTrack::new("Shadows").child_of(&RENDERING);
 //! static HEAP: CounterTrack = CounterTrack::new("Heap").unit(CounterUnit::SizeBytes);
 //!
-//! let request = Track::new(8086);
+//! let request = NamedTrack::new("Request").id(8086);
 //! assert_ne!(request.uuid(), SHADOWS.uuid());
 //! assert_eq!(SHADOWS.parent_uuid(), RENDERING.uuid());
 //! assert_eq!(HEAP.parent_uuid(), Track::process().uuid());
@@ -31,8 +31,8 @@
 //! A `const` track cannot hold the process's uuid, which is known at run time only. So tracks hold the difference between it and their own uuid, and
 //! [`TrackLike::uuid`] combines the two: a load and an exclusive or.
 //!
-//! Choose plain numbers below threads with care, because of the exclusive or: 6 below the thread 7 is 1 below the process, for 6 ^ 7 = 1. Addresses,
-//! and names with numbers that are no thread's, do not collide.
+//! Plain numbers are those of threads: `Track::new(7)` is the track of the thread 7. Below threads they need care too, because of the exclusive or: 6
+//! below the thread 7 is 1 below the process, for 6 ^ 7 = 1. Addresses, and names with numbers that are no thread's, do not collide.
 //!
 //! # Descriptors
 //!
@@ -51,6 +51,7 @@ use crate::track_event;
 mod counter;
 mod descriptor;
 mod identity;
+mod kept;
 mod label;
 mod named;
 mod registry;
@@ -67,6 +68,7 @@ pub use state::StateTrack;
 pub use descriptor::SystemTracks;
 pub(crate) use descriptor::set_system_tracks;
 pub(crate) use identity::{process_uuid, reset_after_fork, set_process_uuid};
+pub(crate) use kept::KeptTrack;
 pub(crate) use registry::version as descriptors_version;
 pub(crate) use seen::{SeenTracks, TrackField};
 
@@ -132,9 +134,10 @@ enum Kind {
 ///
 /// ```
 /// # use ferretto::track::{Track, TrackLike};
-/// let request = Track::new(17);
-/// let step = Track::with_parent(1, request);
-/// assert_eq!(step.parent_uuid(), request.uuid());
+/// # let connection = [0; 100];
+/// let connection = Track::from_pointer(&connection);
+/// let step = Track::with_parent(1, connection);
+/// assert_eq!(step.parent_uuid(), connection.uuid());
 /// ```
 #[derive(Clone, Copy, Debug)]
 #[must_use = "a track does nothing until an event is recorded on it"]
@@ -158,6 +161,9 @@ impl Track {
     };
 
     /// The track with this number, below the process's. Other processes may use the same number for other things.
+    ///
+    /// In Perfetto's libraries, the number of a [thread](Track::for_thread) gives the same track. Numbers of requests may well be those of threads,
+    /// above all in containers, where both are small. So give such numbers to a track with a name: `NamedTrack::new("Request").id(number)`.
     pub const fn new(id: u64) -> Self {
         Self::with_parent(id, Self::process())
     }

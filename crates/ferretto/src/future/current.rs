@@ -36,12 +36,8 @@ impl<'a, P: From<ParentSlice> + Into<ParentSlice>> Entered<'a, P> {
 
     #[inline(never)]
     fn of(slice: &'a mut Option<P>, entered: ParentSlice) -> Option<Self> {
-        // Children go on their parent's lane or below, so a slice on another track has none.
-        let before = match entered.at.drawn_on() {
-            Some(_) => CURRENT.try_with(Cell::take).ok(),
-            None => None,
-        };
-        let Some(before) = before else {
+        // Polls in the destructors of thread-locals have no children.
+        let Ok(before) = CURRENT.try_with(Cell::take) else {
             *slice = Some(entered.into());
             return None;
         };

@@ -6,6 +6,8 @@
 //! trace has as many tracks as there were slices at a time, and not as many as there were slices in all. This matters because each track costs a
 //! descriptor in the trace and a row in each viewer.
 //!
+//! A slice on a track that was chosen for it has a lane too, which is drawn on that track.
+//!
 //! # A parent that ends first
 //! Futures and slices can be moved out of their parents. When a slice ends while others stand above it, the others end with it on that lane, and go
 //! on at once on another one, under their names but without arguments. So the tree shows at each moment which slices were under way, and a slice
@@ -18,7 +20,6 @@
 //! they are on.
 
 use std::fmt;
-use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -28,7 +29,7 @@ use super::current;
 use super::turn::{Held, MARKS, Marked, Turn};
 use crate::clock;
 use crate::split_mix::scatter;
-use crate::track::{NamedTrack, Parent, SiblingMerge, Track, TrackLike};
+use crate::track::{KeptTrack, NamedTrack, Parent, SiblingMerge, Track, TrackLike};
 use crate::track_event::private::OpenSlice;
 use ferretto_client::atomic_word::AtomicWord;
 
@@ -147,16 +148,20 @@ impl Lanes {
     /// The first place on a lane of its own.
     fn own(&'static self, parent: Option<Arc<Lane>>) -> Taken {
         loop {
-            let lane = Arc::new(Lane(Turn::new(self.identity(parent.clone()), Stack::default())));
-            // No other thread knows the lane yet.
-            if let Ok(lane) = Turn::try_take(Use(lane)) {
-                return Taken {
-                    lane,
-                    position: 0,
-                    kind: self,
-                };
+            if let Some(taken) = self.first_place(self.identity(parent.clone())) {
+                return taken;
             }
         }
+    }
+
+    fn first_place(&'static self, identity: Identity) -> Option<Taken> {
+        let lane = Arc::new(Lane(Turn::new(identity, Stack::default())));
+        // No other thread knows the lane yet, so it has no holder.
+        Turn::try_take(Use(lane)).ok().map(|lane| Taken {
+            lane,
+            position: 0,
+            kind: self,
+        })
     }
 
     fn identity(&'static self, parent: Option<Arc<Lane>>) -> Identity {
@@ -165,6 +170,7 @@ impl Lanes {
             Some(parent) => parent.0.shared.below.take(),
         };
         Identity {
+            chosen: None,
             kind: self,
             track: self.track_of(parent.as_deref(), number).track(),
             parent,
@@ -180,7 +186,7 @@ impl Lanes {
             None => (self.track.id(id), Numbers::<LANES>::REUSED),
             Some(parent) => {
                 // A uuid is the exclusive or of its ancestors, so small numbers would collide.
-                let track = self.track.id(scatter(id ^ scatter(parent.uuid())));
+                let track = self.track.id(scatter(id ^ scatter(parent.0.shared.seed())));
                 (track.parent(parent.track()), Numbers::<LANES_BELOW>::REUSED)
             }
         };
@@ -222,6 +228,8 @@ pub struct Lane(Turn<Identity, Stack>);
 /// The properties of a lane that do not change.
 #[derive(Debug)]
 struct Identity {
+    /// Its track, if that was chosen for the slice at the bottom.
+    chosen: Option<KeptTrack>,
     /// The kind of the slice at the bottom.
     kind: &'static Lanes,
     /// The lane that this one is below, which stays taken as long as this one.
@@ -231,6 +239,17 @@ struct Identity {
     track: Track,
     /// The numbers of the lanes below this one.
     below: Numbers<LANES_BELOW>,
+}
+
+impl Identity {
+    /// A number that tells the lanes below this one from those below others.
+    fn seed(&self) -> u64 {
+        match self.chosen {
+            None => self.track.uuid(),
+            // Several slices at a time may be on a chosen track.
+            Some(_) => self.track.uuid() ^ scatter(u64::from(self.number) + 1),
+        }
+    }
 }
 
 impl Drop for Identity {
@@ -262,16 +281,21 @@ impl TrackLike for Identity {
     }
 
     fn write_descriptor(&self, descriptor: &mut Writer) {
-        self.kind
-            .track_of(self.parent.as_deref(), self.number)
-            .write_descriptor(descriptor);
+        match &self.chosen {
+            Some(chosen) => chosen.write_descriptor(descriptor),
+            None => self
+                .kind
+                .track_of(self.parent.as_deref(), self.number)
+                .write_descriptor(descriptor),
+        }
     }
 
     fn known_parent(&self) -> Option<Parent<'_>> {
-        Some(match &self.parent {
-            None => Parent::named(&ASYNC),
-            Some(parent) => Parent::like(&**parent),
-        })
+        match (&self.chosen, &self.parent) {
+            (Some(chosen), _) => chosen.known_parent(),
+            (None, None) => Some(Parent::named(&ASYNC)),
+            (None, Some(parent)) => Some(Parent::like(&**parent)),
+        }
     }
 }
 
@@ -303,13 +327,26 @@ impl fmt::Debug for Taken {
     }
 }
 
-/// For slices on chosen tracks: nothing is drawn on these lanes.
-static ELSEWHERE: Lanes = Lanes::new("");
+/// The lanes of slices on chosen tracks. Only their numbers are theirs.
+static CHOSEN: Lanes = Lanes::new("");
 
 impl Taken {
-    /// A place for a slice that is drawn on another track.
-    pub(super) fn elsewhere() -> Self {
-        ELSEWHERE.own(None)
+    /// A place for a slice that has begun on `track`, on a lane that is drawn there.
+    pub(super) fn on(track: &dyn TrackLike) -> Self {
+        loop {
+            let chosen = KeptTrack::of(track);
+            let taken = CHOSEN.first_place(Identity {
+                track: chosen.track(),
+                chosen: Some(chosen),
+                kind: &CHOSEN,
+                parent: None,
+                number: CHOSEN.numbers.take(),
+                below: Numbers::new(),
+            });
+            if let Some(taken) = taken {
+                return taken;
+            }
+        }
     }
 
     /// Returns the place of the slice that began there.
@@ -370,11 +407,6 @@ pub(super) enum Children {
 }
 
 impl At {
-    /// Returns its lane, if the slice is drawn on that.
-    pub(super) fn drawn_on(&self) -> Option<&Lane> {
-        Some(&*self.lane).filter(|lane| !ptr::eq(lane.0.shared.kind, &ELSEWHERE))
-    }
-
     /// Takes the place right above. If it is taken, returns the slice itself.
     fn above(self, kind: &'static Lanes) -> Result<Taken, At> {
         let At { lane, position } = self;

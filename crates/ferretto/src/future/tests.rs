@@ -9,6 +9,7 @@ use ferretto_proto::messages::track_event::Type;
 use ferretto_proto::messages::{TrackEvent, TrackEventConfig};
 
 use super::*;
+use crate::track::NamedTrack;
 use crate::track_event::tests::{Events, Recording, alone, name};
 use crate::{trace_async, trace_event_instant, trace_function, trace_slice};
 
@@ -100,6 +101,119 @@ fn slices_at_a_time_have_lines_of_their_own_and_later_ones_have_them_again() {
     let turn = [event(BEGIN, "Request"), event(END, "")];
     let line: Vec<_> = turn.iter().cycle().take(6).cloned().collect();
     assert_eq!(lines(&events), [line.clone(), line]);
+}
+
+#[test]
+fn a_slice_on_a_chosen_track_is_that_track() {
+    static ROOT: NamedTrack = NamedTrack::new("Clients");
+    let name = String::from("Client");
+    let chosen = |id| NamedTrack::dynamic(&name).id(id).child_of(&ROOT);
+    let events = record(|| {
+        let request = trace_async!("net", "Request", track = chosen(1));
+        let other = trace_async!("net", "Request", track = chosen(2));
+        assert_eq!(request.uuid(), chosen(1).uuid());
+        assert_eq!(request.parent_uuid(), ROOT.uuid());
+        // On a thread that has to describe the track itself.
+        thread::scope(|scope| {
+            let reply = || {
+                trace_event_instant!("net", "Retry", track = request);
+                drop(trace_async!("net", "Reply", track = request));
+            };
+            scope.spawn(reply).join()
+        })
+        .unwrap();
+        drop((request, other));
+    });
+    let of = |id: u64| {
+        let uuid = chosen(id).uuid();
+        let mut all: Vec<_> = events
+            .events
+            .iter()
+            .filter(|(_, event)| event.track_uuid == Some(uuid))
+            .collect();
+        all.sort_by_key(|(time, _)| *time);
+        let told: Vec<_> = all
+            .iter()
+            .map(|(_, told)| event(told.r#type.unwrap(), self::name(told)))
+            .collect();
+        told
+    };
+    let nested = [
+        (BEGIN, "Request"),
+        (INSTANT, "Retry"),
+        (BEGIN, "Reply"),
+        (END, ""),
+        (END, ""),
+    ];
+    assert_eq!(of(1), nested.map(|(kind, name)| event(kind, name)));
+    assert_eq!(of(2), [event(BEGIN, "Request"), event(END, "")]);
+    let uuid = chosen(1).uuid();
+    let descriptors: Vec<_> = events.tracks().filter(|track| track.uuid == Some(uuid)).collect();
+    assert_eq!(descriptors.len(), 2, "one for each thread");
+    assert_eq!(descriptors[0], descriptors[1]);
+    let roots = events.tracks().filter(|track| track.uuid == Some(ROOT.uuid()));
+    assert_eq!(roots.count(), 2);
+}
+
+#[test]
+fn a_future_in_a_slice_on_a_chosen_track_has_children() {
+    let track = NamedTrack::new("Chosen for a future");
+    let events = record(|| {
+        let whole = |number: u64| {
+            async {
+                let _child = trace_async!("net", "above");
+                drop(trace_async!("net", "above that"));
+                pauses(1)
+                    .in_slice(|| trace_async!("net", "beside"))
+                    .in_current_slice()
+                    .await;
+            }
+            .in_slice(move || trace_async!("net", "whole", track = track.id(number)))
+        };
+        let (mut first, mut second) = (pin!(whole(1)), pin!(whole(1)));
+        for _ in 0..2 {
+            let _ = (poll(first.as_mut()), poll(second.as_mut()));
+        }
+    });
+    let by = |name: &str| -> Vec<u64> {
+        let all = events
+            .events
+            .iter()
+            .filter(|(_, event)| self::name(event) == name);
+        all.map(|(_, event)| event.track_uuid.unwrap()).collect()
+    };
+    let chosen = track.id(1).uuid();
+    assert_eq!(by("whole"), [chosen; 2]);
+    assert_eq!(by("above"), [chosen; 2]);
+    let beside = by("beside");
+    assert_ne!(beside[0], beside[1], "they run at the same time");
+    for uuid in beside {
+        assert_eq!(events.track(uuid).parent_uuid, Some(chosen));
+    }
+}
+
+#[test]
+fn a_slice_on_a_track_of_each_thread_stays_on_that_of_the_thread_it_began_on() {
+    let track = NamedTrack::new("Work").thread_scoped();
+    let events = record(|| {
+        let slice = trace_async!("net", "Slice", track = track);
+        let own = track.uuid();
+        assert_eq!(slice.uuid(), own);
+        thread::scope(|scope| {
+            let elsewhere = || {
+                assert_ne!(track.uuid(), own);
+                assert_eq!(slice.uuid(), own);
+                trace_event_instant!("net", "Instant", track = slice);
+            };
+            scope.spawn(elsewhere).join()
+        })
+        .unwrap();
+    });
+    let uuids: Vec<_> = events.events.iter().map(|(_, event)| event.track_uuid).collect();
+    assert_eq!(uuids, [uuids[0]; 3]);
+    let described = events.tracks().filter(|track| track.uuid == uuids[0]);
+    let parents: Vec<_> = described.map(|track| track.parent_uuid).collect();
+    assert_eq!(parents, [parents[0]; 2]);
 }
 
 #[test]
@@ -272,33 +386,27 @@ fn a_slice_that_outlives_its_parent_goes_on_on_another_line() {
 }
 
 #[test]
-fn a_slice_on_a_chosen_track_has_no_children() {
+fn an_async_function_is_a_child_of_a_slice_on_a_chosen_track() {
+    let chosen = Track::new(5);
     let events = record(|| {
-        let future = query(1).in_slice(|| trace_async!("net", "chosen", track = Track::new(5)));
+        let future = query(1).in_slice(|| trace_async!("net", "chosen", track = chosen));
         let mut future = pin!(future);
         assert!(poll(future.as_mut()).is_pending());
         assert!(poll(future.as_mut()).is_ready());
     });
-    let on = |name: &str| {
-        let begin = events
-            .events
-            .iter()
-            .find(|(_, event)| self::name(event) == name)
-            .unwrap();
-        let of_track = |event: &TrackEvent| event.track_uuid == begin.1.track_uuid;
-        let line = events.events.iter().filter(|(_, event)| of_track(event));
-        line.map(|(_, event)| event.r#type.unwrap()).collect::<Vec<_>>()
-    };
-    assert_eq!(on("chosen"), [BEGIN, END]);
-    assert_eq!(on("query"), [BEGIN, END]);
-    let query = events
-        .events
-        .iter()
-        .find(|(_, event)| name(event) == "query")
-        .unwrap();
-    let uuid = query.1.track_uuid.unwrap();
-    let group = events.track(uuid).parent_uuid.unwrap();
-    assert_eq!(events.track(group).parent_uuid, Some(Track::process().uuid()));
+    let on_chosen = events.events.iter().map(|(_, told)| {
+        assert_eq!(told.track_uuid, Some(chosen.uuid()));
+        event(told.r#type.unwrap(), name(told))
+    });
+    assert_eq!(
+        on_chosen.collect::<Vec<_>>(),
+        [
+            event(BEGIN, "chosen"),
+            event(BEGIN, "query"),
+            event(END, ""),
+            event(END, "")
+        ]
+    );
 }
 
 #[test]

@@ -396,23 +396,32 @@ impl DataSource {
         self
     }
 
-    /// Records track events of the categories that match this name, besides the default ones; `*` stands for any characters. To record only these,
-    /// [disable](DataSource::disable_category) `*` as well.
+    /// Records track events of the categories that match this name, besides the default ones: all but those tagged `slow` or `debug`. To record only
+    /// these, [disable](DataSource::disable_category) `*` as well.
+    ///
+    /// A name may end with a `*`, which stands for any characters. Such a pattern does not enable a category with a tag that is disabled by its exact
+    /// name, as `slow` and `debug` are by default: only the category's exact name does, or [`enable_tag`](DataSource::enable_tag).
+    ///
+    /// Of all names and patterns, enabled and disabled ones, exact names are looked at first, then all patterns such as `gpu.*`, however long, then `*`.
+    /// Within each of these three steps the order is: enabled categories, disabled categories, disabled tags, enabled tags. The first that matches
+    /// decides. These are the rules of Perfetto's C++ library.
     pub fn enable_category(self, pattern: &str) -> DataSource {
         self.track_event_pattern(TrackEventConfig::ENABLED_CATEGORIES, pattern)
     }
 
-    /// Records no track events of the categories that match this name, unless a more exact pattern enables them.
+    /// Records no track events of the categories that match this name, which may end with a `*`. An enabled exact name counts before a pattern here, and
+    /// an enabled pattern such as `gpu.*` before any such pattern here, even a longer one: see [`enable_category`](DataSource::enable_category).
     pub fn disable_category(self, pattern: &str) -> DataSource {
         self.track_event_pattern(TrackEventConfig::DISABLED_CATEGORIES, pattern)
     }
 
-    /// Records track events of the categories that have this tag.
+    /// Records track events of the categories that have this tag, or of all tags with this beginning if it ends with a `*`. As soon as any tag is enabled
+    /// or disabled here, `slow` and `debug` are no longer disabled by default.
     pub fn enable_tag(self, pattern: &str) -> DataSource {
         self.track_event_pattern(TrackEventConfig::ENABLED_TAGS, pattern)
     }
 
-    /// Records no track events of the categories that have this tag. By default these are `slow` and `debug`.
+    /// Records no track events of the categories that have this tag. If no tag is enabled or disabled, these are `slow` and `debug`.
     pub fn disable_tag(self, pattern: &str) -> DataSource {
         self.track_event_pattern(TrackEventConfig::DISABLED_TAGS, pattern)
     }

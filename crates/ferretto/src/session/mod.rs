@@ -196,7 +196,8 @@ impl Session {
         })
     }
 
-    /// Starts recording, without waiting. The callback of [`Session::on_start`] is called when all data sources have started.
+    /// Starts recording, without waiting. The callback of [`Session::on_start`] is called when all data sources have started. If the session is refused,
+    /// the callback of [`Session::on_error`] is told, or without one the [log](crate::Options::log).
     pub fn start(&self) {
         self.send(Command::Start(None));
     }

@@ -260,12 +260,13 @@ impl Worker {
         }
     }
 
-    /// Gives the result to the code that waits for it. If none does, errors go to the callback for errors.
+    /// Gives the result to the code that waits for it. If none does, errors go to the callback for errors, or else to the log.
     fn tell(&mut self, waiting: Waiting, result: Result<(), SessionError>) {
         match (waiting, result, &mut self.on_error) {
             (Some(answer), result, _) => answer.give(result),
             (None, Err(error), Some(tell)) => tell(error),
-            (None, _, _) => {}
+            (None, Err(error), None) => muxer::log(LogLevel::Warning, &error.to_string()),
+            (None, Ok(()), _) => {}
         }
     }
 
@@ -453,6 +454,9 @@ impl Worker {
 
     /// The session does not record any more.
     fn ended(&mut self, result: Result<(), SessionError>) {
+        // That a session never began would be noticed late.
+        let never_began = matches!(self.phase, Phase::Prepared | Phase::Starting);
+        let someone_waits = !self.awaiting_start.is_empty() || !self.awaiting_end.is_empty();
         self.phase = Phase::Ended(result.clone());
         let not_started = result.clone().err().unwrap_or(SessionError::EndedEarly);
         for answer in self.awaiting_start.drain(..) {
@@ -461,8 +465,12 @@ impl Worker {
         for answer in self.awaiting_end.drain(..) {
             answer.give(result.clone());
         }
-        if let (Err(error), Some(tell)) = (&result, &mut self.on_error) {
-            tell(error.clone());
+        match (&result, &mut self.on_error) {
+            (Err(error), Some(tell)) => tell(error.clone()),
+            (Err(error), None) if never_began && !someone_waits => {
+                muxer::log(LogLevel::Warning, &error.to_string());
+            }
+            _ => {}
         }
         if let Some(tell) = self.on_stop.take() {
             tell();

@@ -3,6 +3,9 @@
 //! Each use of a macro has one, in a `static`. While nothing is recorded, an event looks only at its mask of listening instances. The first look
 //! registers the site ([`super::registry`]). From then on the registry updates the mask whenever instances start or stop, and the site holds its ids
 //! and the encoded front of its packets.
+//!
+//! Where each event may have another category ([`is_same_for_all`](super::written_category::is_same_for_all)), a site is never registered itself, but
+//! has a *variant* for each category: a site of its own, made when somebody first listens. Events look theirs up.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -13,6 +16,10 @@ use super::category::{Category, DynamicCategory};
 use super::registry;
 use super::wire::{AnnotationFront, EventType, ShortFront};
 use crate::off::OFF;
+
+mod variants;
+
+use variants::Variant;
 
 /// The mask of a site that is not registered yet.
 pub(super) const UNREGISTERED: u32 = 1 << 31;
@@ -28,6 +35,8 @@ pub struct CallSite {
     pub(super) name: &'static str,
     pub(super) annotations: &'static [&'static str],
     registered: OnceLock<Registered>,
+    /// The first variant, if this is a site with variants, or else the next one of the same site.
+    variants: OnceLock<&'static Variant>,
 }
 
 /// The results of registration.
@@ -58,6 +67,7 @@ impl CallSite {
             name,
             annotations,
             registered: OnceLock::new(),
+            variants: OnceLock::new(),
         }
     }
 
@@ -91,6 +101,11 @@ impl CallSite {
 
 /// A type that can be the category of an event.
 #[doc(hidden)]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a category",
+    label = "neither a `&'static str` nor a `&'static Category`",
+    note = "for a name that is made at run time there is `DynamicCategory(&name)`"
+)]
 pub trait EventCategory: Copy {
     /// The instances that record events of `site`, if this is their category.
     fn listeners(self, site: &'static CallSite) -> u32;
@@ -112,6 +127,56 @@ pub trait EventCategory: Copy {
     fn dynamic_name(&self) -> Option<&str> {
         None
     }
+
+    /// The variant of `site` for this category, if each event of `site` may have another. `None` if it cannot be made now.
+    fn variant(self, site: &'static CallSite) -> Option<&'static CallSite>;
+}
+
+/// Returns the site of an event of this category, and the instances that record the event. `SAME` says that the category is the same for all events
+/// of the place in the code whose site is given.
+#[doc(hidden)]
+#[inline(always)]
+pub fn listeners<const SAME: bool, C: EventCategory>(
+    category: C,
+    site: &'static CallSite,
+) -> (&'static CallSite, u32) {
+    listeners_by::<SAME, C>(category, site, C::listeners)
+}
+
+/// The same for the beginning of a slice.
+#[doc(hidden)]
+#[inline(always)]
+pub fn slice_listeners<const SAME: bool, C: EventCategory>(
+    category: C,
+    site: &'static CallSite,
+) -> (&'static CallSite, u32) {
+    listeners_by::<SAME, C>(category, site, C::slice_listeners)
+}
+
+/// Whether any instance records events of the category, without recording one.
+#[doc(hidden)]
+#[inline(always)]
+pub fn is_enabled<const SAME: bool, C: EventCategory>(category: C, site: &'static CallSite) -> bool {
+    let enabled = |category: C, site| u32::from(category.is_enabled(site));
+    listeners_by::<SAME, C>(category, site, enabled).1 != 0
+}
+
+#[inline(always)]
+fn listeners_by<const SAME: bool, C: EventCategory>(
+    category: C,
+    site: &'static CallSite,
+    ask: impl FnOnce(C, &'static CallSite) -> u32,
+) -> (&'static CallSite, u32) {
+    if SAME {
+        return (site, ask(category, site));
+    }
+    if !registry::anyone_listens() {
+        return (site, 0);
+    }
+    match category.variant(site) {
+        Some(variant) => (variant, ask(category, variant)),
+        None => (site, 0),
+    }
 }
 
 impl EventCategory for &'static str {
@@ -122,6 +187,11 @@ impl EventCategory for &'static str {
             listeners if listeners & UNREGISTERED == 0 => listeners,
             _ => registry::register_site(site, &Category::new(self)),
         }
+    }
+
+    #[inline]
+    fn variant(self, site: &'static CallSite) -> Option<&'static CallSite> {
+        site.variant_for(&Category::new(self), 0)
     }
 }
 
@@ -134,6 +204,11 @@ impl EventCategory for &'static Category {
             _ => registry::register_site(site, self),
         }
     }
+
+    #[inline]
+    fn variant(self, site: &'static CallSite) -> Option<&'static CallSite> {
+        site.variant_for(self, 0)
+    }
 }
 
 impl EventCategory for DynamicCategory<'_> {
@@ -143,6 +218,12 @@ impl EventCategory for DynamicCategory<'_> {
             return 0;
         }
         registry::listeners_of_dynamic(site, self.0)
+    }
+
+    #[inline(always)]
+    fn variant(self, site: &'static CallSite) -> Option<&'static CallSite> {
+        // Its events name their category themselves.
+        Some(site)
     }
 
     #[inline(always)]

@@ -2,6 +2,8 @@
 
 /// A category, with a description and tags for people and configs that choose categories.
 ///
+/// Definitions of the same name add up: the first description and the first tags count, whichever definition has them.
+///
 /// Events may name a category by a literal alone. A defined one can have a description and tags, and the service can list it before its first event
 /// (see [`register_categories`](crate::register_categories)):
 ///
@@ -67,6 +69,17 @@ impl Category {
     /// Its name.
     pub const fn name(&self) -> &'static str {
         self.name
+    }
+
+    /// Takes over what another definition of the same category says and this one leaves open.
+    pub(super) fn fill_in(&mut self, other: &Category) {
+        self.description = self.description.or(other.description);
+        if self.tags.is_empty() {
+            self.tags = other.tags;
+        }
+        if other.listing == Listing::TestOnly {
+            self.listing = Listing::TestOnly;
+        }
     }
 }
 

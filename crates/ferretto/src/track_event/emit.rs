@@ -251,6 +251,10 @@ fn emit_long(
     parts: Parts<'_>,
     fill: &dyn Fn(&mut EventContext<'_, '_>),
 ) -> u32 {
+    let parts = Parts {
+        timestamp: parts.timestamp.and_then(Timestamp::or_now),
+        ..parts
+    };
     let recorded = thread::with(|thread| {
         let mut recorded = listeners;
         for slot in slots(listeners) {

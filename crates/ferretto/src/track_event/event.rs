@@ -1,8 +1,11 @@
 //! The fields of an event beyond its name: arguments, flows, and fields that users write themselves.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::mem;
+use std::rc::Rc;
 use std::slice;
+use std::sync::Arc;
 
 use ferretto_proto::write;
 use ferretto_wire::{Cursor, Writer};
@@ -262,7 +265,31 @@ impl From<u64> for Flow {
     }
 }
 
+/// A type that can be the flow in `flow = flow`.
+#[doc(hidden)]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a flow",
+    label = "neither a `Flow` nor an integer",
+    note = "`Flow::from_pointer` makes a flow of an object, and `impl From<{Self}> for Flow` one of your type"
+)]
+pub trait IntoFlow {
+    fn into_flow(self) -> Flow;
+}
+
+#[diagnostic::do_not_recommend]
+impl<T> IntoFlow for T
+where
+    Flow: From<T>,
+{
+    #[inline(always)]
+    fn into_flow(self) -> Flow {
+        Flow::from(self)
+    }
+}
+
 /// The value of a counter.
+///
+/// Traces have integers of 64 bits with a sign, so a larger `u64` is recorded as the largest of those.
 pub trait CounterValue: Copy {
     #[doc(hidden)]
     fn write(self, event: &mut write::TrackEvent<'_>, last: Option<&mut LastValue>);
@@ -271,11 +298,11 @@ pub trait CounterValue: Copy {
 }
 
 macro_rules! integer_counter_values {
-    ($($integer:ty),*) => {$(
+    ($($integer:ty),* => $value:expr) => {$(
         impl CounterValue for $integer {
             #[inline]
             fn write(self, event: &mut write::TrackEvent<'_>, last: Option<&mut LastValue>) {
-                let value = self as i64;
+                let value = $value(self);
                 event.counter_value(match last {
                     None => value,
                     Some(last) => value.wrapping_sub(mem::replace(&mut last.integer, value)),
@@ -284,13 +311,16 @@ macro_rules! integer_counter_values {
 
             #[inline(always)]
             fn put(self, event: Cursor<'_>) -> Option<Cursor<'_>> {
-                event.varint_field(write::TrackEvent::COUNTER_VALUE, self as i64 as u64)
+                event.varint_field(write::TrackEvent::COUNTER_VALUE, $value(self) as u64)
             }
         }
     )*};
 }
 
-integer_counter_values!(u8, u16, u32, u64, usize, i8, i16, i32, i64, isize);
+integer_counter_values!(u8, u16, u32, i8, i16, i32, i64 => i64::from);
+integer_counter_values!(isize => |value| value as i64);
+// A counter that stands at the largest value, for no limit, must not fall below zero.
+integer_counter_values!(u64, usize => |value| (value as u64).min(i64::MAX as u64) as i64);
 
 macro_rules! float_counter_values {
     ($($float:ty),*) => {$(
@@ -397,32 +427,125 @@ impl EventFields for TerminatingFlowField {
     }
 }
 
+/// A type that can be the id in `correlation_id = id`.
+#[doc(hidden)]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a `correlation_id`",
+    label = "neither an integer nor text",
+    note = "other types can be made one: `correlation_id = id.number`, or `correlation_id = id.to_string()`"
+)]
+pub trait CorrelationId {
+    fn write(&self, event: &mut EventContext<'_, '_>);
+    fn put<'w>(&self, event: Cursor<'w>) -> Option<Cursor<'w>>;
+}
+
+macro_rules! integer_ids {
+    ($($integer:ty),*) => {$(
+        impl CorrelationId for $integer {
+            #[inline(always)]
+            fn write(&self, event: &mut EventContext<'_, '_>) {
+                event.correlation_id(*self as u64);
+            }
+
+            #[inline(always)]
+            fn put<'w>(&self, event: Cursor<'w>) -> Option<Cursor<'w>> {
+                event.varint_field(write::TrackEvent::CORRELATION_ID, *self as u64)
+            }
+        }
+
+        impl IntoFlow for $integer {
+            #[inline(always)]
+            fn into_flow(self) -> Flow {
+                Flow::process_scoped(self as u64)
+            }
+        }
+    )*};
+}
+
+integer_ids!(u8, u16, u32, usize, i8, i16, i32, i64, isize);
+
+impl CorrelationId for u64 {
+    #[inline(always)]
+    fn write(&self, event: &mut EventContext<'_, '_>) {
+        event.correlation_id(*self);
+    }
+
+    #[inline(always)]
+    fn put<'w>(&self, event: Cursor<'w>) -> Option<Cursor<'w>> {
+        event.varint_field(write::TrackEvent::CORRELATION_ID, *self)
+    }
+}
+
+impl CorrelationId for str {
+    #[inline(always)]
+    fn write(&self, event: &mut EventContext<'_, '_>) {
+        event.correlation_text(self);
+    }
+
+    #[inline(always)]
+    fn put<'w>(&self, event: Cursor<'w>) -> Option<Cursor<'w>> {
+        event.bytes_field(write::TrackEvent::CORRELATION_ID_STR, self.as_bytes())
+    }
+}
+
+macro_rules! ids_behind_pointers {
+    ($([$($generics:tt)*] $pointer:ty),*) => {$(
+        #[diagnostic::do_not_recommend]
+        impl<$($generics)*> CorrelationId for $pointer {
+            #[inline(always)]
+            fn write(&self, event: &mut EventContext<'_, '_>) {
+                CorrelationId::write(&**self, event);
+            }
+
+            #[inline(always)]
+            fn put<'w>(&self, event: Cursor<'w>) -> Option<Cursor<'w>> {
+                CorrelationId::put(&**self, event)
+            }
+        }
+    )*};
+}
+
+ids_behind_pointers!([T: CorrelationId + ?Sized] &T, [] String, [] Cow<'_, str>, [] Box<str>, [] Rc<str>, [] Arc<str>);
+
+/// A literal in `correlation_id = literal`: one type of integers only, which gives literals theirs.
+#[doc(hidden)]
+#[diagnostic::on_unimplemented(
+    message = "the literal of a `correlation_id` is text, or an integer without a suffix",
+    label = "this is a `{Self}`"
+)]
+pub trait LiteralId: CorrelationId {}
+
+impl LiteralId for u64 {}
+impl LiteralId for &'static str {}
+
+/// Returns the literal.
+#[doc(hidden)]
+#[inline(always)]
+pub fn literal_id<T: LiteralId>(id: T) -> T {
+    id
+}
+
 /// `correlation_id = value`
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct CorrelationField<T>(pub T);
 
-impl EventFields for CorrelationField<u64> {
+impl<T: CorrelationId> CorrelationField<T> {
     #[inline(always)]
-    fn write(&self, event: &mut EventContext<'_, '_>) {
-        event.correlation_id(self.0);
-    }
-
-    #[inline(always)]
-    fn put<'w>(&self, event: Cursor<'w>, _: &mut slice::Iter<'_, AnnotationFront>) -> Option<Cursor<'w>> {
-        event.varint_field(write::TrackEvent::CORRELATION_ID, self.0)
+    pub fn new(id: T) -> Self {
+        Self(id)
     }
 }
 
-impl EventFields for CorrelationField<&str> {
+impl<T: CorrelationId> EventFields for CorrelationField<T> {
     #[inline(always)]
     fn write(&self, event: &mut EventContext<'_, '_>) {
-        event.correlation_text(self.0);
+        self.0.write(event);
     }
 
     #[inline(always)]
     fn put<'w>(&self, event: Cursor<'w>, _: &mut slice::Iter<'_, AnnotationFront>) -> Option<Cursor<'w>> {
-        event.bytes_field(write::TrackEvent::CORRELATION_ID_STR, self.0.as_bytes())
+        self.0.put(event)
     }
 }
 

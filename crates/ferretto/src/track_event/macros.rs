@@ -7,6 +7,9 @@
 /// The category is a literal, a `&'static` [`Category`](crate::Category) or a [`DynamicCategory`](crate::DynamicCategory). The [module's
 /// documentation](crate::track_event) lists the forms of the name and the options that can follow.
 ///
+/// Literals, and constants and statics such as `&module::RENDERING`, cost least. Any other expression (a parameter, `Self::CATEGORY`) may be another
+/// category each time, and a recorded event looks it up among those that this place in the code has had, all of which are remembered.
+///
 /// ```
 /// use ferretto::trace_event;
 ///
@@ -42,10 +45,10 @@ macro_rules! trace_slice {
 /// Begins a slice that [`trace_event_end!`](crate::trace_event_end) ends: on this thread, where slices must be nested, or on the given track.
 ///
 /// ```
-/// use ferretto::track::Track;
+/// use ferretto::track::NamedTrack;
 /// use ferretto::{trace_event_begin, trace_event_end};
 ///
-/// let request = Track::new(8086);
+/// let request = NamedTrack::new("Request").id(8086);
 /// trace_event_begin!("network", "Request", track = request, "url" => "/index.html");
 /// // … on whatever thread …
 /// trace_event_end!("network", track = request);
@@ -163,7 +166,10 @@ macro_rules! trace_category_enabled {
     ($category:expr $(,)?) => {{
         static __FERRETTO_SITE: $crate::private::CallSite =
             $crate::private::CallSite::new($crate::private::EventType::Instant, "", &[]);
-        $crate::private::EventCategory::is_enabled($category, &__FERRETTO_SITE)
+        $crate::private::is_enabled::<{ $crate::private::is_same_for_all(::core::stringify!($category)) }, _>(
+            $category,
+            &__FERRETTO_SITE,
+        )
     }};
 }
 
@@ -253,19 +259,36 @@ macro_rules! __event {
         $crate::__event!(@options $head $names $track [$crate::private::Timestamp::from($value)] $fields;
             $($($rest)*)?)
     };
-    (@options $head:tt $names:tt $track:tt $timestamp:tt [$($fields:expr,)*]; flow = $value:expr $(, $($rest:tt)*)?) => {
+    // One token may be a literal. (The attempt to take more for one is an error if it begins with `-`.)
+    (@options $head:tt $names:tt $track:tt $timestamp:tt [$($fields:expr,)*];
+        flow = $value:tt $(, $($rest:tt)*)?) => {
         $crate::__event!(@options $head $names $track $timestamp
-            [$($fields,)* $crate::private::FlowField($crate::Flow::from($value)),]; $($($rest)*)?)
+            [$($fields,)* $crate::private::FlowField($crate::__event!(@flow $value)),]; $($($rest)*)?)
+    };
+    (@options $head:tt $names:tt $track:tt $timestamp:tt [$($fields:expr,)*];
+        flow = $value:expr $(, $($rest:tt)*)?) => {
+        $crate::__event!(@options $head $names $track $timestamp
+            [$($fields,)* $crate::private::FlowField($crate::private::IntoFlow::into_flow($value)),]; $($($rest)*)?)
+    };
+    (@options $head:tt $names:tt $track:tt $timestamp:tt [$($fields:expr,)*];
+        terminating_flow = $value:tt $(, $($rest:tt)*)?) => {
+        $crate::__event!(@options $head $names $track $timestamp
+            [$($fields,)* $crate::private::TerminatingFlowField($crate::__event!(@flow $value)),]; $($($rest)*)?)
     };
     (@options $head:tt $names:tt $track:tt $timestamp:tt [$($fields:expr,)*];
         terminating_flow = $value:expr $(, $($rest:tt)*)?) => {
         $crate::__event!(@options $head $names $track $timestamp
-            [$($fields,)* $crate::private::TerminatingFlowField($crate::Flow::from($value)),]; $($($rest)*)?)
+            [$($fields,)* $crate::private::TerminatingFlowField($crate::private::IntoFlow::into_flow($value)),]; $($($rest)*)?)
+    };
+    (@options $head:tt $names:tt $track:tt $timestamp:tt [$($fields:expr,)*];
+        correlation_id = $value:tt $(, $($rest:tt)*)?) => {
+        $crate::__event!(@options $head $names $track $timestamp
+            [$($fields,)* $crate::private::CorrelationField::new($crate::__event!(@id $value)),]; $($($rest)*)?)
     };
     (@options $head:tt $names:tt $track:tt $timestamp:tt [$($fields:expr,)*];
         correlation_id = $value:expr $(, $($rest:tt)*)?) => {
         $crate::__event!(@options $head $names $track $timestamp
-            [$($fields,)* $crate::private::CorrelationField($value),]; $($($rest)*)?)
+            [$($fields,)* $crate::private::CorrelationField::new($value),]; $($($rest)*)?)
     };
     (@options $head:tt $names:tt $track:tt $timestamp:tt [$($fields:expr,)*]; callstack = $value:expr $(, $($rest:tt)*)?) => {
         $crate::__event!(@options $head $names $track $timestamp
@@ -340,19 +363,21 @@ macro_rules! __event {
         static __FERRETTO_SITE: $crate::private::CallSite =
             $crate::private::CallSite::new($crate::private::EventType::$event, $name, &[]);
         let category = $category;
-        let listeners = $crate::private::EventCategory::listeners(category, &__FERRETTO_SITE);
+        let (site, listeners) = $crate::private::listeners::<
+            { $crate::private::is_same_for_all(::core::stringify!($category)) }, _>(category, &__FERRETTO_SITE);
         if listeners != 0 {
-            $crate::private::emit_plain(category, &__FERRETTO_SITE, listeners);
+            $crate::private::emit_plain(category, site, listeners);
         }
     }};
     (@emit [$event:ident ($category:expr) $name:tt] [$($names:expr,)*] $track:tt $timestamp:tt [$($fields:expr,)*]) => {{
         static __FERRETTO_SITE: $crate::private::CallSite = $crate::private::CallSite::new(
             $crate::private::EventType::$event, $crate::__event!(@known $name), &[$($names),*]);
         let category = $category;
-        let listeners = $crate::private::EventCategory::listeners(category, &__FERRETTO_SITE);
+        let (site, listeners) = $crate::private::listeners::<
+            { $crate::private::is_same_for_all(::core::stringify!($category)) }, _>(category, &__FERRETTO_SITE);
         if listeners != 0 {
             $crate::private::emit(
-                &__FERRETTO_SITE,
+                site,
                 listeners,
                 $crate::private::Parts {
                     category: $crate::private::EventCategory::dynamic_name(&category),
@@ -368,25 +393,27 @@ macro_rules! __event {
         static __FERRETTO_SITE: $crate::private::CallSite =
             $crate::private::CallSite::new($crate::private::EventType::$event, $name, &[]);
         let category = $category;
-        let listeners = $crate::private::EventCategory::slice_listeners(category, &__FERRETTO_SITE);
+        let (site, listeners) = $crate::private::slice_listeners::<
+            { $crate::private::is_same_for_all(::core::stringify!($category)) }, _>(category, &__FERRETTO_SITE);
         $crate::Slice::new(if listeners == 0 {
-            $crate::private::OpenSlice::none(&__FERRETTO_SITE)
+            $crate::private::OpenSlice::none(site)
         } else {
             let mark = $crate::private::BeginMark::new();
-            let recorded = $crate::private::emit_plain(category, &__FERRETTO_SITE, listeners);
-            $crate::private::OpenSlice::begun(&__FERRETTO_SITE, mark, recorded, $crate::private::None)
+            let recorded = $crate::private::emit_plain(category, site, listeners);
+            $crate::private::OpenSlice::begun(site, mark, recorded, $crate::private::None)
         })
     }};
     (@slice [$event:ident ($category:expr) $name:tt] [$($names:expr,)*] $track:tt $timestamp:tt [$($fields:expr,)*]) => {{
         static __FERRETTO_SITE: $crate::private::CallSite = $crate::private::CallSite::new(
             $crate::private::EventType::$event, $crate::__event!(@known $name), &[$($names),*]);
         let category = $category;
-        let listeners = $crate::private::EventCategory::slice_listeners(category, &__FERRETTO_SITE);
+        let (site, listeners) = $crate::private::slice_listeners::<
+            { $crate::private::is_same_for_all(::core::stringify!($category)) }, _>(category, &__FERRETTO_SITE);
         $crate::Slice::new(if listeners == 0 {
-            $crate::private::OpenSlice::none(&__FERRETTO_SITE)
+            $crate::private::OpenSlice::none(site)
         } else {
             match $crate::__event!(@option $track) {
-                track => $crate::__event!(@begun category listeners $name track $timestamp [$($fields,)*]),
+                track => $crate::__event!(@begun category site listeners $name track $timestamp [$($fields,)*]),
             }
         })
     }};
@@ -394,30 +421,31 @@ macro_rules! __event {
         static __FERRETTO_SITE: $crate::private::CallSite = $crate::private::CallSite::new(
             $crate::private::EventType::$event, $crate::__event!(@known $name), &[$($names),*]);
         let category = $category;
-        let listeners = $crate::private::EventCategory::slice_listeners(category, &__FERRETTO_SITE);
+        let (site, listeners) = $crate::private::slice_listeners::<
+            { $crate::private::is_same_for_all(::core::stringify!($category)) }, _>(category, &__FERRETTO_SITE);
         if listeners == 0 {
             $crate::future::AsyncSlice::none()
         } else {
-            $crate::__event!(@async_begun category listeners $name $track $timestamp $fields)
+            $crate::__event!(@async_begun category site listeners $name $track $timestamp $fields)
         }
     }};
-    (@async_begun $category:ident $listeners:ident $name:tt [] $timestamp:tt $fields:tt) => {{
+    (@async_begun $category:ident $site:ident $listeners:ident $name:tt [] $timestamp:tt $fields:tt) => {{
         static __FERRETTO_LANES: $crate::future::Lanes = $crate::future::Lanes::new($crate::__event!(@of_lanes $name));
         let mut place = $crate::private::None;
         let track = $crate::private::Some(__FERRETTO_LANES.take_for(&mut place) as &dyn $crate::track::TrackLike);
-        let slice = $crate::__event!(@begun $category $listeners $name track $timestamp $fields);
+        let slice = $crate::__event!(@begun $category $site $listeners $name track $timestamp $fields);
         $crate::future::AsyncSlice::begun(slice, place)
     }};
-    (@async_begun $category:ident $listeners:ident $name:tt $track:tt $timestamp:tt $fields:tt) => {
+    (@async_begun $category:ident $site:ident $listeners:ident $name:tt $track:tt $timestamp:tt $fields:tt) => {
         match $crate::__event!(@option $track) {
-            track => $crate::future::AsyncSlice::begun(
-                $crate::__event!(@begun $category $listeners $name track $timestamp $fields), $crate::private::None),
+            track => $crate::future::AsyncSlice::begun_on(
+                $crate::__event!(@begun $category $site $listeners $name track $timestamp $fields), track),
         }
     };
-    (@begun $category:ident $listeners:ident $name:tt $track:ident $timestamp:tt [$($fields:expr,)*]) => {{
+    (@begun $category:ident $site:ident $listeners:ident $name:tt $track:ident $timestamp:tt [$($fields:expr,)*]) => {{
         let mark = $crate::private::BeginMark::new();
         let recorded = $crate::private::emit(
-            &__FERRETTO_SITE,
+            $site,
             $listeners,
             $crate::private::Parts {
                 category: $crate::private::EventCategory::dynamic_name(&$category),
@@ -427,10 +455,15 @@ macro_rules! __event {
             },
             &$crate::__event!(@list $($fields,)*),
         );
-        $crate::private::OpenSlice::begun(&__FERRETTO_SITE, mark, recorded, $track)
+        $crate::private::OpenSlice::begun($site, mark, recorded, $track)
     }};
     (@of_lanes (static $name:expr)) => { $name };
     (@of_lanes (dynamic $name:expr)) => { ::core::module_path!() };
+    // Integer literals have 64 bits, which nothing else would tell the compiler.
+    (@flow $value:literal) => { $crate::Flow::from($value) };
+    (@flow $value:expr) => { $crate::private::IntoFlow::into_flow($value) };
+    (@id $value:literal) => { $crate::private::literal_id($value) };
+    (@id $value:expr) => { $value };
     // The name as the call site knows it, and as the event brings it.
     (@known (static $name:expr)) => { $name };
     (@known (dynamic $name:expr)) => { "" };

@@ -57,6 +57,7 @@ pub(crate) mod tests;
 mod thread;
 mod timestamp;
 mod wire;
+mod written_category;
 
 use std::time::Duration;
 
@@ -81,7 +82,7 @@ pub(crate) const DATA_SOURCE_NAME: &str = "track_event";
 /// The items that macros expand to. No part of the interface.
 #[doc(hidden)]
 pub mod private {
-    pub use super::call_site::{CallSite, EventCategory};
+    pub use super::call_site::{CallSite, EventCategory, is_enabled, listeners, slice_listeners};
     pub use super::constant_name::{ConstantName, NameOfPath};
     pub use super::dynamic_site::{
         EncodedAnnotations, ForkLocks, KeptAnnotations, anyone_listens, hold_over_forks,
@@ -89,17 +90,20 @@ pub mod private {
     pub use super::emit::{BeginMark, Begun, EventName, IntoEventName, OpenSlice, Parts, emit, emit_plain};
     pub use super::ends::{call, mark_error};
     pub use super::event::{
-        Annotation, CallstackField, CorrelationField, Fill, FlowField, Sample, TerminatingFlowField,
+        Annotation, CallstackField, CorrelationField, Fill, FlowField, IntoFlow, Sample,
+        TerminatingFlowField, literal_id,
     };
     pub use super::timestamp::Timestamp;
     pub use super::wire::{AnnotationFront, EventType};
+    pub use super::written_category::is_same_for_all;
     pub use ferretto_macros::if_constant;
     pub use std::option::Option::{None, Some};
 }
 
 /// Tells services of categories before their first events, with their descriptions and tags.
 ///
-/// Without this, services learn of a category when the first call site with it is used.
+/// Without this, services learn of a category when the first call site with it is used; or, if the category is an expression that may be another each
+/// time, when somebody records meanwhile.
 pub fn register_categories(categories: &[&'static Category]) {
     if !OFF {
         registry::register_categories(categories);

@@ -88,6 +88,12 @@ fn registry() -> MutexGuard<'static, Registry> {
     REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Calls `change` under the lock, so on one thread at a time, and never while the process forks. It must neither allocate nor free.
+pub(super) fn while_locked<R>(change: impl FnOnce() -> R) -> R {
+    let _registry = registry();
+    change()
+}
+
 /// Whether any instance records.
 #[inline(always)]
 pub(super) fn anyone_listens() -> bool {
@@ -447,26 +453,34 @@ impl Registry {
             .binary_search_by(|category| category.name.cmp(name))
     }
 
-    /// Adds a category or group, and new properties of known members. The caller has made room. Returns whether anything was new.
+    /// Adds a category or group, and what is new about known members. The caller has made room. Returns whether anything was new.
     fn add_category(&mut self, category: &Category) -> bool {
-        let mut news = false;
+        let (mut news, mut new_tags) = (false, false);
+        let is_group = category.name.contains(',');
         for name in members(category.name) {
-            let member = Category { name, ..*category };
-            let at = self.find_category(name).unwrap_or_else(|at| {
+            let member = Category {
+                name,
+                // That of a group is of all its members together.
+                description: category.description.filter(|_| !is_group),
+                ..*category
+            };
+            let before = match self.find_category(name) {
+                Ok(at) => {
+                    let before = self.categories[at];
+                    self.categories[at].fill_in(&member);
+                    (before != self.categories[at]).then_some(before.tags)
+                }
+                Err(at) => {
+                    self.categories.insert(at, member);
+                    Some(&[][..])
+                }
+            };
+            if let Some(tags) = before {
                 news = true;
-                self.categories.insert(at, member);
-                at
-            });
-            let known = &mut self.categories[at];
-            // The category was known from an event by its name alone, and is defined now.
-            if (known.description.is_none() && member.description.is_some())
-                || (known.tags.is_empty() && !member.tags.is_empty())
-            {
-                *known = member;
-                news = true;
+                new_tags |= tags.is_empty() && !member.tags.is_empty();
             }
         }
-        if news && !category.tags.is_empty() {
+        if new_tags {
             // Events of this name were there before, and the new tags may change their listeners.
             self.update_sites();
         }

@@ -4,6 +4,7 @@
 //! while nobody listens, and other categories cost nothing more. Events that are left out are counted, and the count is a counter in the trace.
 
 use std::cell::Cell;
+use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::call_site::{CallSite, EventCategory, UNREGISTERED};
@@ -228,6 +229,12 @@ impl EventCategory for &'static SampledCategory {
     #[inline(always)]
     fn is_enabled(self, site: &'static CallSite) -> bool {
         self.all_listeners(site) != 0
+    }
+
+    #[inline]
+    fn variant(self, site: &'static CallSite) -> Option<&'static CallSite> {
+        // Of two with the same category, each has to register its counter.
+        site.variant_for(&self.category, ptr::from_ref(self).addr())
     }
 }
 

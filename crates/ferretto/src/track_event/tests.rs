@@ -22,6 +22,7 @@ use crate::{
 };
 
 mod callstacks;
+mod categories;
 mod macros;
 mod nesting;
 
@@ -221,6 +222,10 @@ impl Events {
         summary.collect()
     }
 
+    pub(crate) fn tracks(&self) -> impl Iterator<Item = &TrackDescriptor> {
+        self.tracks.iter()
+    }
+
     pub(crate) fn track(&self, uuid: u64) -> &TrackDescriptor {
         self.tracks.iter().find(|track| track.uuid == Some(uuid)).unwrap()
     }
@@ -345,6 +350,37 @@ fn events_carry_the_arguments_of_macros() {
         (elsewhere.timestamp, elsewhere.timestamp_clock_id),
         (Some(5), Some(3))
     );
+}
+
+#[test]
+fn times_on_the_sequences_own_clocks_are_now() {
+    let before = crate::clock::now();
+    let packets = Recording::of(TrackEventConfig::default(), || {
+        let on = |clock_id| Timestamp::OnClock {
+            clock_id,
+            value: 3_600_000_000_000_000_000,
+        };
+        trace_event_instant!("c", "Before");
+        trace_event_instant!("c", "First", timestamp = on(64));
+        trace_event_instant!("c", "Own", timestamp = on(100), "a" => 1);
+        trace_event_instant!("c", "Last", timestamp = on(127));
+        trace_event_instant!("c", "After");
+        trace_event_instant!("c", "Below", timestamp = on(63));
+        trace_event_instant!("c", "Above", timestamp = on(128));
+    });
+    let after = crate::clock::now();
+    let events = Events::of(&packets);
+    let times: Vec<u64> = events.events.iter().map(|(time, _)| *time).collect();
+    assert!(times[..5].is_sorted(), "{times:?}");
+    assert!(
+        before <= times[0] + 1000 && times[4] <= after + 1000,
+        "{before} {times:?} {after}"
+    );
+    let clocks: Vec<_> = packets
+        .iter()
+        .filter_map(|packet| packet.timestamp_clock_id)
+        .collect();
+    assert_eq!(clocks, [63, 128]);
 }
 
 #[test]

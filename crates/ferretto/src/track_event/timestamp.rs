@@ -1,8 +1,13 @@
 //! Timestamps that the caller supplies: the option `timestamp = …` of the macros.
 
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Instant, SystemTime};
 
+use super::thread;
 use crate::clock;
+use crate::muxer;
+use crate::options::LogLevel;
 
 /// The time of an event, if it is not now: trace time in nanoseconds, an [`Instant`], a [`SystemTime`], or the time of another clock.
 ///
@@ -27,11 +32,37 @@ pub enum Timestamp {
     TraceTime(u64),
     /// The time of another clock, in its unit: one of Perfetto's, or one that the application's clock snapshots relate to those.
     OnClock {
-        /// The clock: a value of Perfetto's `BuiltinClock`, or 64 to 127 for one of the sequence's own, or above.
+        /// The clock: a value of Perfetto's `BuiltinClock` (below 64), or 128 and above for one of the application's. Those from 64 to 127 are for the
+        /// writer of each sequence of packets, which the SDK is: events with one of these happen now, and the first of them leads to a warning in the
+        /// [log](crate::Options::log).
         clock_id: u32,
         /// The reading of that clock.
         value: u64,
     },
+}
+
+/// The clocks that each sequence has for itself.
+const CLOCKS_OF_SEQUENCE: RangeInclusive<u32> = 64..=127;
+
+impl Timestamp {
+    /// The same, unless it is on a clock that only the sequence's writer can use. Then the event happens now.
+    pub(crate) fn or_now(self) -> Option<Self> {
+        static WARNED: AtomicBool = AtomicBool::new(false);
+        match self {
+            Self::OnClock { clock_id, .. } if CLOCKS_OF_SEQUENCE.contains(&clock_id) => {
+                // The log is the application's code.
+                if !thread::is_confined() && !WARNED.swap(true, Ordering::Relaxed) {
+                    let line = format!(
+                        "an event has a time on clock {clock_id}, but those from 64 to 127 are the SDK's own: such events are recorded with the \
+                         present time; choose a clock from 128 on"
+                    );
+                    muxer::log(LogLevel::Warning, &line);
+                }
+                None
+            }
+            _ => Some(self),
+        }
+    }
 }
 
 impl From<u64> for Timestamp {

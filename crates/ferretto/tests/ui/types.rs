@@ -23,3 +23,17 @@ fn names() {
     let NAME = format!("run time");
     trace_event!("c", NAME); //~ attempt to use a non-constant value in a constant
 }
+
+struct Id(u64);
+
+fn ids(id: Id) {
+    trace_event!("c", "Name", correlation_id = id); //~ `Id` cannot be a `correlation_id`
+    trace_event!("c", "Name", correlation_id = &id); //~ `&Id` cannot be a `correlation_id`
+    trace_event!("c", "Name", correlation_id = 1.5); //~ the literal of a `correlation_id` is text, or an integer without a suffix
+    trace_event!("c", "Name", flow = id); //~ `Id` cannot be a flow
+}
+
+fn categories(category: String) {
+    trace_event!(category, "Name"); //~ `String` cannot be a category
+    trace_event!(&category, "Name"); //~ `&String` cannot be a category
+}

@@ -210,3 +210,108 @@ fn counters_take_names_that_are_computed_when_the_program_is_compiled() {
     let uuid = crate::track::CounterTrack::new("Jobs queued").uuid();
     assert_eq!(tracks, [Some(uuid); 3]);
 }
+
+#[test]
+fn ids_are_integers_and_text_of_the_types_that_programs_have() {
+    use track_event::CorrelationIdField::{CorrelationId, CorrelationIdStr};
+    struct Request {
+        id: String,
+        number: u32,
+    }
+    struct OfMine(u64);
+    impl From<OfMine> for Flow {
+        fn from(OfMine(id): OfMine) -> Self {
+            Flow::global(id)
+        }
+    }
+    let request = Request {
+        id: "first".into(),
+        number: 3,
+    };
+    let (shared, boxed) = (std::sync::Arc::<str>::from("shared"), Box::<str>::from("boxed"));
+    let (signed, size) = (-2_i64, 7_usize);
+    let packets = Recording::of(TrackEventConfig::default(), || {
+        trace_event_instant!("c", "One", correlation_id = request.number, flow = request.number);
+        trace_event_instant!("c", "One", correlation_id = &request.id, flow = size);
+        trace_event_instant!(
+            "c",
+            "One",
+            correlation_id = format!("{}", request.number),
+            flow = 1_u64 << 40
+        );
+        trace_event_instant!(
+            "c",
+            "One",
+            correlation_id = &*request.id,
+            terminating_flow = request.number
+        );
+        trace_event_instant!("c", "One", correlation_id = shared, flow = OfMine(5));
+        trace_event_instant!("c", "One", correlation_id = &boxed, |event| _ =
+            event.flow(9.into()));
+        trace_event_instant!("c", "One", correlation_id = -signed as u64, flow = -signed as u64);
+        trace_event_instant!("c", "One", correlation_id = &size);
+        trace_event_instant!("c", "One", correlation_id = signed);
+        trace_event_instant!(
+            "c",
+            "One",
+            correlation_id = 0xffff_ffff_ffff,
+            flow = 0xffff_ffff_ffff
+        );
+        trace_event_instant!("c", "One", correlation_id = "literal");
+        trace_event_instant!("c", "One", correlation_id = 1 + 1, flow = 1 + 1);
+    });
+    let events = Events::of(&packets).events.into_iter();
+    let (ids, flows): (Vec<_>, Vec<_>) = events
+        .map(|(_, event)| (event.correlation_id_field.unwrap(), event.flow_ids))
+        .unzip();
+    let text = |text: &str| CorrelationIdStr(text.into());
+    let expected = [
+        CorrelationId(3),
+        text("first"),
+        text("3"),
+        text("first"),
+        text("shared"),
+        text("boxed"),
+        CorrelationId(2),
+        CorrelationId(7),
+        CorrelationId(u64::MAX - 1),
+        CorrelationId(0xffff_ffff_ffff),
+        text("literal"),
+        CorrelationId(2),
+    ];
+    assert_eq!(ids, expected);
+    let scoped = |id| vec![Flow::process_scoped(id).id()];
+    let expected = [
+        scoped(3),
+        scoped(7),
+        scoped(1 << 40),
+        vec![],
+        vec![5],
+        scoped(9),
+        scoped(2),
+        vec![],
+        vec![],
+        scoped(0xffff_ffff_ffff),
+        vec![],
+        scoped(2),
+    ];
+    assert_eq!(flows, expected);
+}
+
+#[test]
+fn a_counter_without_a_limit_is_not_below_zero() {
+    let packets = Recording::of(TrackEventConfig::default(), || {
+        trace_counter!("c", "Limit", u64::MAX);
+        trace_counter!("c", "Limit", usize::MAX, timestamp = 1);
+        trace_counter!("c", "Limit", i64::MAX as u64 - 1);
+        trace_counter!("c", "Limit", i64::MIN);
+        trace_counter!("c", "Limit", -1_isize);
+        trace_counter!("c", "Limit", u32::MAX);
+    });
+    let events = Events::of(&packets).events.into_iter();
+    let values: Vec<_> = events
+        .filter_map(|(_, event)| event.counter_value_field)
+        .collect();
+    let expected = [i64::MAX, i64::MAX, i64::MAX - 1, i64::MIN, -1, u32::MAX.into()];
+    assert_eq!(values, expected.map(track_event::CounterValueField::CounterValue));
+}
