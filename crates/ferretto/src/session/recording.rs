@@ -8,15 +8,18 @@ use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ferretto_ipc::channel::channel;
-use ferretto_proto::messages;
 use ferretto_proto::messages::trace_config::WriteFlushMode;
+use ferretto_proto::messages::{self, TraceStats};
 
 use super::Session;
+use super::command::Command;
 use super::config::{DataSource, TraceConfig};
 use super::error::SessionError;
+use crate::off::OFF;
 use crate::options::{Backend, LogLevel, Options};
 use crate::track_event::observer::{self, SessionEvent};
 use crate::{muxer, process_hooks};
@@ -58,7 +61,11 @@ const START_PATIENCE: Duration = Duration::from_secs(5);
 /// | calls [`std::process::exit`] | everything |
 /// | is killed by a signal or aborts | all but the last 0.3 s or so; the same with `panic = "abort"` and with Ctrl-C |
 ///
-/// Nothing is printed unless something is lost; that goes to [`Options::log`].
+/// Nothing is printed unless something is lost; that goes to [`Options::log`]. When threads record faster than the data is taken, their events are
+/// dropped; when the recording ends, a line says how often. [`DataSource::when_exhausted`] has threads wait instead, and a larger
+/// [`Options::shared_memory_size`] bridges longer bursts.
+///
+/// Where [nothing is recorded](crate#where-nothing-is-recorded), this does nothing, and leaves the file alone.
 ///
 /// # Errors
 /// If the file cannot be written, another recording writes it, or the service refuses the session: five can record at once.
@@ -180,6 +187,15 @@ impl RecordingOptions {
         let path = path.as_ref();
         // The working directory may change later.
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        if OFF {
+            // The file may hold an earlier trace, and no session will ever start.
+            return Ok(Recording {
+                shared: Arc::default(),
+                file: None,
+                path,
+                generation: process_hooks::generation(),
+            });
+        }
         let failed = |reason| SessionError::File {
             path: path.clone(),
             reason,
@@ -192,12 +208,14 @@ impl RecordingOptions {
             _ => muxer::initialize(Options::system()),
         }
         let session = Session::with_backend(self.backend);
-        let shown = path.clone();
+        let config = self.trace_config();
+        let shared = Arc::new(Shared::default());
+        let (shown, fate) = (path.clone(), Arc::clone(&shared));
         session.on_error(move |error| {
-            let line = format!("the recording into {} has ended early: {error}", shown.display());
-            muxer::log(LogLevel::Warning, &line);
+            log_early_end(&shown, &error);
+            fate.lock().early = Some(error);
         });
-        session.setup_with_file(&self.trace_config(), handed_over)?;
+        session.setup_with_file(&config, handed_over)?;
         let backend = self.backend;
         let (recorded, is_recorded) = channel();
         let _observing = observer::observe_sessions(move |event| {
@@ -208,6 +226,18 @@ impl RecordingOptions {
             }
         });
         session.start_blocking()?;
+        let session = Arc::new(session);
+        shared.lock().session = Some(Arc::clone(&session));
+        if !ends_by_itself(&config) {
+            let (shown, fate) = (path.clone(), Arc::clone(&shared));
+            session.on_stop(move || {
+                // A service that shuts down waits until its sessions are given up. This drops the last of ours.
+                if fate.end_early().is_some() {
+                    log_early_end(&shown, &SessionError::EndedEarly);
+                }
+            });
+        }
+        drop(session);
         if is_recorded.receive_within(START_PATIENCE).is_err() {
             let line = format!(
                 "the {backend} does not record the track events of this process so far; ask ferretto::status() for the reason"
@@ -215,8 +245,8 @@ impl RecordingOptions {
             muxer::log(LogLevel::Warning, &line);
         }
         Ok(Recording {
-            session: Some(session),
-            file,
+            shared,
+            file: Some(file),
             path,
             generation: process_hooks::generation(),
         })
@@ -280,15 +310,92 @@ fn open(path: &Path) -> Result<File, String> {
     }
 }
 
+/// Whether the service ends a session of this config without being asked to.
+fn ends_by_itself(config: &TraceConfig) -> bool {
+    let config = config.decoded();
+    config.duration_ms.unwrap_or_default() > 0
+        || config.max_file_size_bytes.unwrap_or_default() > 0
+        || config.trigger_config.is_set()
+}
+
+fn log_early_end(path: &Path, error: &SessionError) {
+    let line = format!("the recording into {} has ended early: {error}", path.display());
+    muxer::log(LogLevel::Warning, &line);
+}
+
+/// The part of a recording that the SDK's thread has, too.
+#[derive(Default)]
+struct Shared(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    /// `None` once it has ended.
+    session: Option<Arc<Session>>,
+    /// Why it ended before it was told to.
+    early: Option<SessionError>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The service has ended the session. Returns the session, unless its owner ends it or knows an error.
+    fn end_early(&self) -> Option<Arc<Session>> {
+        let mut state = self.lock();
+        if state.early.is_some() {
+            return None;
+        }
+        let session = state.session.take()?;
+        state.early = Some(SessionError::EndedEarly);
+        Some(session)
+    }
+}
+
+/// Returns a line about the data that the file lacks, if there are any.
+fn about_losses(path: &Path, stats: &TraceStats) -> Option<String> {
+    let sum = |count: fn(&messages::trace_stats::BufferStats) -> Option<u64>| -> u64 {
+        stats
+            .buffer_stats
+            .iter()
+            .filter_map(count)
+            .fold(0, u64::saturating_add)
+    };
+    let gaps = sum(|buffer| buffer.trace_writer_packet_loss);
+    let overwritten = sum(|buffer| buffer.chunks_overwritten);
+    let discarded = stats.chunks_discarded.unwrap_or_default();
+    let mut causes = Vec::new();
+    if gaps > 0 {
+        causes.push(format!(
+            "{gaps} times a thread dropped events because the shared memory was full (let threads wait, with \
+             DataSource::when_exhausted(ExhaustedPolicy::Stall), or enlarge Options::shared_memory_size)"
+        ));
+    }
+    if overwritten > 0 {
+        causes.push(format!(
+            "{overwritten} chunks were overwritten before they were written (enlarge RecordingOptions::buffer_kb)"
+        ));
+    }
+    if discarded > 0 {
+        causes.push(format!("the service discarded {discarded} chunks"));
+    }
+    (!causes.is_empty()).then(|| {
+        format!(
+            "the recording into {} lacks data: {}",
+            path.display(),
+            causes.join("; ")
+        )
+    })
+}
+
 /// A recording of this program, made by [`record_to`](crate::record_to()). It ends, and its file is complete, when this is dropped.
 ///
 /// Dropping it waits for the last data to be written: 30 s at most. In a forked child it does nothing; the recording is the parent's.
 #[must_use = "the recording ends when this is dropped: keep it in a variable with a name"]
 pub struct Recording {
-    /// `None` once it has ended.
-    session: Option<Session>,
-    /// The file that the service writes, for its lock.
-    file: File,
+    shared: Arc<Shared>,
+    /// The file that the service writes, for its lock. `None` where nothing is recorded.
+    file: Option<File>,
     path: PathBuf,
     /// The process that made the recording.
     generation: u32,
@@ -306,41 +413,67 @@ impl Recording {
     /// # Errors
     /// As [`Session::flush_blocking`].
     pub fn flush(&self, timeout: Duration) -> Result<(), SessionError> {
-        match &self.session {
-            Some(session) => session.flush_blocking(timeout),
-            None => Err(SessionError::Disconnected("it was ended".into())),
+        // Without the lock, which the thread may need that flushes.
+        let (session, early) = {
+            let state = self.shared.lock();
+            (state.session.clone(), state.early.clone())
+        };
+        match (session, early) {
+            (Some(session), _) => session.flush_blocking(timeout),
+            (None, _) if OFF => Ok(()),
+            (None, early) => Err(early.unwrap_or_else(|| SessionError::Disconnected("it was ended".into()))),
         }
     }
 
     /// Ends the recording and returns its result: the path of the file, which is complete.
     ///
     /// # Errors
-    /// If the recording ended before, because the disk was full for example; the file has the data written by then.
+    /// If the recording ended before, because the disk was full or the service stopped for example; the file has the data written by then. An end that
+    /// the config asks for, by a duration, a size or a trigger, is no error.
     pub fn finish(mut self) -> Result<PathBuf, SessionError> {
         self.end()?;
         Ok(std::mem::take(&mut self.path))
     }
 
     fn end(&mut self) -> Result<(), SessionError> {
-        let Some(session) = self.session.take() else {
-            return Ok(());
-        };
         if self.generation != process_hooks::generation() {
-            // The thread that serves it is not in this process.
-            std::mem::forget(session);
+            // The thread that serves it is not in this process, and may have held the lock.
+            std::mem::forget(Arc::clone(&self.shared));
             return Ok(());
         }
+        let (session, early) = {
+            let mut state = self.shared.lock();
+            (state.session.take(), state.early.clone())
+        };
+        let Some(session) = session else {
+            self.unlock();
+            return early.map_or(Ok(()), Err);
+        };
         if muxer::on_own_thread() {
             // The service completes the file by itself.
             session.stop();
             return Ok(());
         }
         let ended = session.stop_blocking();
-        if !matches!(ended, Err(SessionError::TimedOut { .. })) {
-            // Nobody writes it any more. Closing it is not enough: a program that another thread starts has it open for a moment, too.
-            let _ = self.file.unlock();
+        if matches!(ended, Err(SessionError::TimedOut { .. })) {
+            return ended;
+        }
+        self.unlock();
+        // A service that is gone has no statistics.
+        if let Ok(stats) = session.wait("get the session's statistics", Command::Stats)
+            && let Some(line) = about_losses(&self.path, &stats)
+        {
+            muxer::log(LogLevel::Warning, &line);
         }
         ended
+    }
+
+    /// Lets others write the file, because nobody does any more. Closing it is not enough: a program that another thread starts has it open for a
+    /// moment, too.
+    fn unlock(&self) {
+        if let Some(file) = &self.file {
+            let _ = file.unlock();
+        }
     }
 }
 
@@ -362,5 +495,67 @@ impl fmt::Debug for Recording {
         f.debug_struct("Recording")
             .field("path", &self.path)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferretto_proto::messages::trace_stats::BufferStats;
+
+    #[test]
+    fn a_session_that_the_service_ends_is_given_up_once_and_not_if_its_owner_ends_it() {
+        let shared = Shared::default();
+        assert!(shared.end_early().is_none(), "its owner has it");
+        shared.lock().session = Some(Arc::new(Session::system()));
+        assert!(shared.end_early().is_some());
+        assert!(matches!(shared.lock().early, Some(SessionError::EndedEarly)));
+        assert!(shared.end_early().is_none());
+        // The reason for an end is better than none.
+        *shared.lock() = State {
+            session: Some(Arc::new(Session::system())),
+            early: Some(SessionError::Failed("the disk is full".into())),
+        };
+        assert!(shared.end_early().is_none());
+        assert!(matches!(shared.lock().early, Some(SessionError::Failed(_))));
+    }
+
+    #[test]
+    fn configs_that_end_a_session_are_known() {
+        let with = TraceConfig::new;
+        assert!(!ends_by_itself(&RecordingOptions::new().trace_config()));
+        assert!(ends_by_itself(&with().duration(Duration::from_secs(1))));
+        assert!(ends_by_itself(&with().max_file_size(1)));
+        let second = Duration::from_secs(1);
+        assert!(ends_by_itself(&with().trigger(
+            "t",
+            crate::session::TriggerAction::Stop,
+            second,
+            second
+        )));
+    }
+
+    #[test]
+    fn each_kind_of_loss_is_said_with_its_remedy() {
+        let path = Path::new("/trace");
+        let mut stats = TraceStats {
+            buffer_stats: vec![BufferStats::default(), BufferStats::default()],
+            ..Default::default()
+        };
+        assert_eq!(about_losses(path, &stats), None);
+        stats.buffer_stats[0].trace_writer_packet_loss = Some(2);
+        stats.buffer_stats[1].trace_writer_packet_loss = Some(3);
+        let line = about_losses(path, &stats).unwrap();
+        assert!(line.contains("/trace lacks data: 5 times"), "{line}");
+        assert!(
+            line.contains("ExhaustedPolicy::Stall") && !line.contains("buffer_kb"),
+            "{line}"
+        );
+        stats.buffer_stats[1].chunks_overwritten = Some(7);
+        let line = about_losses(path, &stats).unwrap();
+        assert!(
+            line.contains("7 chunks were overwritten") && line.contains("buffer_kb"),
+            "{line}"
+        );
     }
 }
