@@ -62,7 +62,7 @@ const START_PATIENCE: Duration = Duration::from_secs(5);
 /// | is killed by a signal or aborts | all but the last 0.3 s or so; the same with `panic = "abort"` and with Ctrl-C |
 ///
 /// Nothing is printed unless something is lost; that goes to [`Options::log`]. When threads record faster than the data is taken, their events are
-/// dropped; when the recording ends, a line says how often. [`DataSource::when_exhausted`] has threads wait instead, and a larger
+/// dropped; when the value is dropped, a line says how often. [`DataSource::when_exhausted`] has threads wait instead, and a larger
 /// [`Options::shared_memory_size`] bridges longer bursts.
 ///
 /// Where [nothing is recorded](crate#where-nothing-is-recorded), this does nothing, and leaves the file alone.
@@ -94,7 +94,8 @@ pub struct RecordingOptions {
     backend: Backend,
     buffer_kb: u32,
     write_period: Duration,
-    track_events: DataSource,
+    /// `None` for the usual ones.
+    track_events: Option<DataSource>,
     more: TraceConfig,
 }
 
@@ -109,7 +110,7 @@ impl RecordingOptions {
             backend: Backend::System,
             buffer_kb: BUFFER_KB,
             write_period: WRITE_PERIOD,
-            track_events: DataSource::track_event(),
+            track_events: None,
             more: TraceConfig::new(),
         }
     }
@@ -138,7 +139,7 @@ impl RecordingOptions {
     }
 
     /// The memory, in kilobytes, that holds data on its way into the file: 32768 (32 MB) by default. When it is full, the oldest data are
-    /// lost first.
+    /// lost first. Configs may bring [buffers of their own](RecordingOptions::config).
     pub fn buffer_kb(mut self, size_kb: u32) -> RecordingOptions {
         self.buffer_kb = size_kb;
         self
@@ -153,18 +154,23 @@ impl RecordingOptions {
 
     /// Sets the track events to record, in place of all whose category is not tagged `slow` or `debug`.
     pub fn track_events(mut self, source: DataSource) -> RecordingOptions {
-        self.track_events = source;
+        self.track_events = Some(source);
         self
     }
 
-    /// Adds another data source.
+    /// Adds another data source. One of track events takes the place of the default one.
     pub fn data_source(mut self, source: DataSource) -> RecordingOptions {
         self.more = self.more.data_source(source);
         self
     }
 
     /// Adds further settings: a [duration](TraceConfig::duration), a [largest size](TraceConfig::max_file_size) of the file,
-    /// [compression](TraceConfig::compress) and so on. They replace the defaults.
+    /// [compression](TraceConfig::compress) and so on. They replace the defaults: the buffers of a config that has some take the place of
+    /// [the buffer](RecordingOptions::buffer_kb), and its data source of track events, if it has one, that of the default one. As the config is used as it
+    /// is, such a data source records all programs with [`RecordingOptions::system`], unless it names a producer.
+    ///
+    /// With [`RecordingOptions::track_events`] besides, there are two data sources of track events: events that both ask for are in the trace twice, and a
+    /// line in the log says so.
     pub fn config(mut self, config: &TraceConfig) -> RecordingOptions {
         self.more = self.more.merge(config);
         self
@@ -209,6 +215,11 @@ impl RecordingOptions {
         }
         let session = Session::with_backend(self.backend);
         let config = self.trace_config();
+        if records_twice(&config) {
+            let line = "the recording has two data sources \"track_event\": events that both ask for will be in the trace twice; \
+                        leave out RecordingOptions::track_events, or the one of the config";
+            muxer::log(LogLevel::Warning, line);
+        }
         let shared = Arc::new(Shared::default());
         let (shown, fate) = (path.clone(), Arc::clone(&shared));
         session.on_error(move |error| {
@@ -253,24 +264,33 @@ impl RecordingOptions {
     }
 
     fn trace_config(&self) -> TraceConfig {
-        let mut track_events = self.track_events.clone();
-        if self.backend == Backend::System
-            && let Some(settings) = muxer::settings()
-        {
-            track_events = track_events.of_producer(&settings.producer_name);
-        }
+        let more = self.more.decoded();
+        let track_events = match &self.track_events {
+            Some(chosen) => Some(chosen.clone()),
+            None if track_event_sources(&more) > 0 => None,
+            None => Some(DataSource::track_event()),
+        };
         // By default services decide by themselves when to flush for files, and ignore the period.
         let flush_as_told = messages::TraceConfig {
             write_flush_mode: Some(WriteFlushMode::WRITE_FLUSH_DISABLED),
             ..Default::default()
         };
-        TraceConfig::from_message(&flush_as_told)
-            .buffer_kb(self.buffer_kb)
+        let mut config = TraceConfig::from_message(&flush_as_told)
             .write_into_file(self.write_period)
             .flush_period(self.write_period / 2)
-            .clear_incremental_state(CLEAR_PERIOD)
-            .data_source(track_events)
-            .merge(&self.more)
+            .clear_incremental_state(CLEAR_PERIOD);
+        if more.buffers.is_empty() {
+            config = config.buffer_kb(self.buffer_kb);
+        }
+        if let Some(mut source) = track_events {
+            if self.backend == Backend::System
+                && let Some(settings) = muxer::settings()
+            {
+                source = source.of_producer(&settings.producer_name);
+            }
+            config = config.data_source(source);
+        }
+        config.merge(&self.more)
     }
 }
 
@@ -316,6 +336,19 @@ fn ends_by_itself(config: &TraceConfig) -> bool {
     config.duration_ms.unwrap_or_default() > 0
         || config.max_file_size_bytes.unwrap_or_default() > 0
         || config.trigger_config.is_set()
+}
+
+fn track_event_sources(config: &messages::TraceConfig) -> usize {
+    let names = config
+        .data_sources
+        .iter()
+        .map(|source| source.config.name.as_deref());
+    names.filter(|name| *name == Some("track_event")).count()
+}
+
+/// Whether events may be in the trace twice.
+fn records_twice(config: &TraceConfig) -> bool {
+    track_event_sources(&config.decoded()) > 1
 }
 
 fn log_early_end(path: &Path, error: &SessionError) {
@@ -533,6 +566,43 @@ mod tests {
             second,
             second
         )));
+    }
+
+    #[test]
+    fn buffers_and_track_events_of_a_config_take_the_place_of_the_defaults() {
+        let sources = |config: &messages::TraceConfig| -> Vec<Vec<String>> {
+            let events = config.data_sources.iter();
+            events
+                .map(|source| source.config.track_event_config.enabled_categories.clone())
+                .collect()
+        };
+        let made = |options: &RecordingOptions| {
+            let config = options.trace_config().decoded();
+            let sizes: Vec<_> = config
+                .buffers
+                .iter()
+                .filter_map(|buffer| buffer.size_kb)
+                .collect();
+            (sizes, sources(&config))
+        };
+        let chosen = || DataSource::track_event().enable_category("app");
+        let default = RecordingOptions::new();
+        assert_eq!(made(&default), (vec![BUFFER_KB], vec![vec![]]));
+        let whole = TraceConfig::new()
+            .buffer_kb(64)
+            .buffer_kb(128)
+            .data_source(chosen());
+        let whole = default.clone().config(&whole);
+        assert_eq!(made(&whole), (vec![64, 128], vec![vec!["app".to_owned()]]));
+        assert_eq!(whole.trace_config().decoded().write_into_file, Some(true));
+        let sized = default.clone().config(&TraceConfig::new().buffer_kb(64));
+        assert_eq!(made(&sized), (vec![64], vec![vec![]]));
+        let added = default.clone().data_source(chosen());
+        assert_eq!(made(&added), (vec![BUFFER_KB], vec![vec!["app".to_owned()]]));
+        assert!(!records_twice(&added.trace_config()));
+        let twice = added.track_events(DataSource::track_event());
+        assert_eq!(made(&twice).1.len(), 2);
+        assert!(records_twice(&twice.trace_config()));
     }
 
     #[test]
