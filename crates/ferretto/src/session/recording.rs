@@ -396,21 +396,23 @@ fn about_losses(path: &Path, stats: &TraceStats) -> Option<String> {
     };
     let gaps = sum(|buffer| buffer.trace_writer_packet_loss);
     let overwritten = sum(|buffer| buffer.chunks_overwritten);
-    let discarded = stats.chunks_discarded.unwrap_or_default();
     let mut causes = Vec::new();
     if gaps > 0 {
+        let often = if gaps == 1 {
+            "once".to_owned()
+        } else {
+            format!("{gaps} times")
+        };
         causes.push(format!(
-            "{gaps} times a thread dropped events because the shared memory was full (let threads wait, with \
+            "{often} a thread dropped events because the shared memory was full (let threads wait, with \
              DataSource::when_exhausted(ExhaustedPolicy::Stall), or enlarge Options::shared_memory_size)"
         ));
     }
     if overwritten > 0 {
         causes.push(format!(
-            "{overwritten} chunks were overwritten before they were written (enlarge RecordingOptions::buffer_kb)"
+            "the buffer was full, and chunks in it were overwritten before they were written into the file: {overwritten} (enlarge \
+             RecordingOptions::buffer_kb)"
         ));
-    }
-    if discarded > 0 {
-        causes.push(format!("the service discarded {discarded} chunks"));
     }
     (!causes.is_empty()).then(|| {
         format!(
@@ -614,6 +616,8 @@ mod tests {
         };
         assert_eq!(about_losses(path, &stats), None);
         stats.buffer_stats[0].trace_writer_packet_loss = Some(2);
+        let line = about_losses(path, &stats).unwrap();
+        assert!(line.contains("lacks data: 2 times a thread"), "{line}");
         stats.buffer_stats[1].trace_writer_packet_loss = Some(3);
         let line = about_losses(path, &stats).unwrap();
         assert!(line.contains("/trace lacks data: 5 times"), "{line}");
@@ -624,7 +628,7 @@ mod tests {
         stats.buffer_stats[1].chunks_overwritten = Some(7);
         let line = about_losses(path, &stats).unwrap();
         assert!(
-            line.contains("7 chunks were overwritten") && line.contains("buffer_kb"),
+            line.contains("into the file: 7 (") && line.contains("buffer_kb"),
             "{line}"
         );
     }
