@@ -239,7 +239,8 @@ impl RecordingOptions {
         session.start_blocking()?;
         let session = Arc::new(session);
         shared.lock().session = Some(Arc::clone(&session));
-        if !ends_by_itself(&config) {
+        // The service in this process ends sessions only with the process.
+        if self.backend == Backend::System && !ends_by_itself(&config) {
             let (shown, fate) = (path.clone(), Arc::clone(&shared));
             session.on_stop(move || {
                 // A service that shuts down waits until its sessions are given up. This drops the last of ours.
