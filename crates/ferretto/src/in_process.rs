@@ -4,6 +4,7 @@
 //! [`InProcess::deadlines`] or until the [`InProcess`] becomes readable. Clients have the endpoints that they have for a service in
 //! another process.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -137,7 +138,7 @@ impl InProcess {
 
     /// Takes the warnings that were not taken yet.
     pub(crate) fn take_warnings(&self) -> Vec<String> {
-        std::mem::take(&mut self.surroundings.warnings())
+        std::mem::take(&mut self.surroundings.warnings().waiting)
     }
 
     /// Ends all sessions, because the process ends. Pending data is still written into files, as far as they take it within this time.
@@ -172,12 +173,35 @@ impl Core {
 /// This process, as the program around the host.
 #[derive(Default)]
 struct Surroundings {
+    warnings: Mutex<Warnings>,
+}
+
+#[derive(Default)]
+struct Warnings {
     /// The log may call the service again, so warnings wait here until the turn is over.
-    warnings: Mutex<Vec<String>>,
+    waiting: Vec<String>,
+    /// The latest ones, which say nothing new when they come again: they name their sessions.
+    latest: VecDeque<String>,
+}
+
+impl Warnings {
+    /// How many are known again. Each session has a few kinds at most.
+    const LATEST: usize = 16;
+
+    fn add(&mut self, line: String) {
+        if self.latest.contains(&line) {
+            return;
+        }
+        if self.latest.len() == Self::LATEST {
+            self.latest.pop_front();
+        }
+        self.latest.push_back(line.clone());
+        self.waiting.push(line);
+    }
 }
 
 impl Surroundings {
-    fn warnings(&self) -> MutexGuard<'_, Vec<String>> {
+    fn warnings(&self) -> MutexGuard<'_, Warnings> {
         self.warnings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -195,7 +219,7 @@ impl Program for Surroundings {
     fn info(&self, _: fmt::Arguments<'_>) {}
 
     fn warning(&self, line: fmt::Arguments<'_>) {
-        self.warnings().push(line.to_string());
+        self.warnings().add(line.to_string());
     }
 
     /// Drops the line: the client that asked gets the reason as an error.
@@ -206,5 +230,27 @@ impl Program for Surroundings {
             Some(_) => Err("it runs on a thread of this process, which only the program may do".to_owned()),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_warning_that_comes_again_is_told_once() {
+        let surroundings = Surroundings::default();
+        for session in [1, 1, 2, 1] {
+            surroundings.warning(format_args!("session {session} is slow"));
+        }
+        assert_eq!(
+            surroundings.warnings().waiting,
+            ["session 1 is slow", "session 2 is slow"]
+        );
+        // Nothing grows with the number of lines.
+        for session in 0..100 {
+            surroundings.warning(format_args!("session {session} is slow"));
+        }
+        assert_eq!(surroundings.warnings().latest.len(), Warnings::LATEST);
     }
 }

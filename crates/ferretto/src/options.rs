@@ -271,8 +271,9 @@ impl Options {
         self
     }
 
-    /// The name by which trace configs select this process (`producer_name_filter`) and people recognise it. The default is the name of the
-    /// executable.
+    /// The name by which trace configs select this process (`producer_name_filter`) and people recognise it. The default is the first word of the
+    /// command line, as in upstream's SDK: the program as it was started, often with its path. The filter compares whole names, so `server` does not
+    /// select `./server`.
     pub fn producer_name(mut self, name: impl Into<String>) -> Self {
         self.settings.producer_name = name.into();
         self
@@ -318,8 +319,9 @@ impl Options {
         self
     }
 
-    /// The uuid of the process's track, unique among all processes in a trace. By default it is made from the process id, its start time and a random
-    /// number.
+    /// The uuid of the process's track, unique among all processes in a trace. By default it is made from the process's id and its start time in the
+    /// kernel's ticks since boot, so that all copies of Perfetto in a process have the same. Other machines, and this one after a restart, may use it
+    /// again. Without `/proc` a random number takes the place of the start time.
     pub fn process_uuid(mut self, uuid: u64) -> Self {
         self.settings.process_uuid = Some(uuid);
         self

@@ -122,6 +122,20 @@ fn nothing_is_done_and_nothing_fails() {
     assert_eq!(startup.outcome(), Some(StartupOutcome::Aborted));
     startup.abort();
 
+    // A recording leaves its file alone, and an earlier trace in it.
+    let folder = tempfile::tempdir().unwrap();
+    let (earlier, none) = (folder.path().join("earlier"), folder.path().join("none"));
+    fs::write(&earlier, "an earlier trace").unwrap();
+    for path in [&earlier, &none] {
+        let recording = ferretto::record_to(path).unwrap();
+        assert_eq!(recording.path(), path);
+        assert_eq!(surroundings().unwrap(), before, "a thread or a descriptor is new");
+        recording.flush(Duration::ZERO).unwrap();
+        assert_eq!(&recording.finish().unwrap(), path);
+    }
+    assert_eq!(fs::read(&earlier).unwrap(), b"an earlier trace");
+    assert!(!none.exists());
+
     // A program that records itself comes to its end, with an empty trace.
     let session = Session::in_process();
     let config = TraceConfig::new()

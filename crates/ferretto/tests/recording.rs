@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ferretto::session::SessionError;
-use ferretto::{RecordingOptions, trace_event, trace_event_instant};
+use ferretto::session::{DataSource, ExhaustedPolicy, SessionError};
+use ferretto::{Options, RecordingOptions, trace_event, trace_event_instant};
 use ferretto_proto::messages::{Message, TracePacket, trace_packet, track_event};
 use ferretto_wire::Reader;
 
@@ -128,6 +128,63 @@ fn a_program_that_returns_has_everything_and_says_nothing() {
     assert!(output.status.success(), "{output:?}");
     assert_eq!(said(&output), "");
     assert_eq!(counts, Counts::whole(SLICES));
+}
+
+/// Records far more than the shared memory holds, on threads that do not wait.
+fn record_too_much(trace: &OsStr, source: DataSource) {
+    ferretto::initialize(Options::in_process().shared_memory_size(4 * 4096));
+    let _trace = RecordingOptions::new()
+        .track_events(source)
+        .record_to(trace)
+        .unwrap();
+    let record = || record_slices(20 * SLICES);
+    let threads = [(); 3].map(|()| std::thread::spawn(record));
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
+
+#[test]
+fn lost_events_are_in_the_log_with_what_to_do() {
+    if let Some(trace) = of_child() {
+        return record_too_much(&trace, DataSource::track_event());
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace");
+    let output = command("lost_events_are_in_the_log_with_what_to_do", trace.as_os_str())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(
+        counts(&std::fs::read(&trace).unwrap()).begun < 60 * SLICES,
+        "nothing is lost"
+    );
+    let lines: Vec<&str> = said(&output)
+        .lines()
+        .filter(|line| line.contains("lacks"))
+        .collect();
+    let [line] = lines.as_slice() else {
+        panic!("one line says so: {output:?}")
+    };
+    let parts = [
+        trace.to_str().unwrap(),
+        "shared memory was full",
+        "when_exhausted(ExhaustedPolicy::Stall)",
+        "Options::shared_memory_size",
+    ];
+    assert!(parts.iter().all(|part| line.contains(part)), "{line}");
+}
+
+#[test]
+fn threads_that_wait_lose_nothing_and_nothing_is_said() {
+    if let Some(trace) = of_child() {
+        let source = DataSource::track_event().when_exhausted(ExhaustedPolicy::Stall);
+        return record_too_much(&trace, source);
+    }
+    let (output, counts) = run("threads_that_wait_lose_nothing_and_nothing_is_said");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(said(&output), "");
+    assert_eq!(counts, Counts::whole(60 * SLICES));
 }
 
 #[test]
@@ -331,19 +388,25 @@ fn at_sockets<'a>(command: &'a mut Command, folder: &Path) -> &'a mut Command {
         .env("PERFETTO_CONSUMER_SOCK_NAME", folder.join("consumer"))
 }
 
-/// Runs this test as a program that the machine's service records. The program begins to record before the service knows it as a producer.
-fn run_with_service(test: &str) {
-    let folder = tempfile::tempdir().unwrap();
-    let Some(_service) = service(folder.path()) else {
-        return;
-    };
+/// As [`service`], once programs can connect.
+fn listening_service(folder: &Path) -> Option<Running> {
+    let service = service(folder)?;
     let until = Instant::now() + PATIENCE;
     // A socket's file is there a moment before anybody can connect.
-    let listens = |name: &str| UnixStream::connect(folder.path().join(name)).is_ok();
+    let listens = |name: &str| UnixStream::connect(folder.join(name)).is_ok();
     while !listens("consumer") || !listens("producer") {
         assert!(Instant::now() < until, "the service does not listen");
         std::thread::yield_now();
     }
+    Some(service)
+}
+
+/// Runs this test as a program that the machine's service records. The program begins to record before the service knows it as a producer.
+fn run_with_service(test: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(_service) = listening_service(folder.path()) else {
+        return;
+    };
     let trace = folder.path().join("trace.pftrace");
     let output = at_sockets(&mut command(test, trace.as_os_str()), folder.path())
         .output()
@@ -375,6 +438,44 @@ fn the_machines_service_completes_the_file_of_a_program_that_exits() {
         std::process::exit(0);
     }
     run_with_service("the_machines_service_completes_the_file_of_a_program_that_exits");
+}
+
+#[test]
+fn a_service_that_ends_a_recording_is_in_the_log_and_in_the_result() {
+    const NAME: &str = "a_service_that_ends_a_recording_is_in_the_log_and_in_the_result";
+    if let Some(trace) = of_child() {
+        let recording = RecordingOptions::new().system().record_to(&trace).unwrap();
+        record_on_two_threads();
+        // The test ends the service when it sees the slices, and then makes this file.
+        let is_over = Path::new(&trace).with_extension("over");
+        while !is_over.exists() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let error = recording.finish().unwrap_err();
+        // Upstream's service takes no leave.
+        let says_so = matches!(error, SessionError::EndedEarly | SessionError::Disconnected(_));
+        return assert!(says_so, "{error:?}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let Some(mut service) = listening_service(folder.path()) else {
+        return;
+    };
+    let trace = folder.path().join("trace.pftrace");
+    let child = at_sockets(&mut command(NAME, trace.as_os_str()), folder.path())
+        .spawn()
+        .unwrap();
+    let mut child = Running(child);
+    await_slices(&trace);
+    let pid = rustix::process::Pid::from_child(&service.0);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    // It waits for consumers, so it ends only if the recording lets go of it.
+    service.0.wait().unwrap();
+    std::fs::write(trace.with_extension("over"), "").unwrap();
+    let mut said = String::new();
+    std::io::Read::read_to_string(child.0.stderr.as_mut().unwrap(), &mut said).unwrap();
+    assert!(child.0.wait().unwrap().success(), "{said}");
+    assert!(said.contains("trace.pftrace has ended early"), "{said}");
+    assert_eq!(counts(&std::fs::read(trace).unwrap()), Counts::whole(SLICES));
 }
 
 #[test]
@@ -489,7 +590,7 @@ fn options_choose_the_recorded_events() {
     let recording = RecordingOptions::new()
         .buffer_kb(4096)
         .write_period(Duration::from_secs(3600))
-        .track_events(ferretto::session::DataSource::track_event().disable_category("program"))
+        .track_events(DataSource::track_event().disable_category("program"))
         .config(&ferretto::TraceConfig::new().unique_session_name("of this test"))
         .record_to(&trace)
         .unwrap();

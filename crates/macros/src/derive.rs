@@ -13,30 +13,32 @@ mod options;
 
 pub(crate) fn expand(item: TokenStream) -> Result<TokenStream, Error> {
     let item = Item::parse(item)?;
+    let sdk = &item.sdk;
     let bounds = match &item.bounds {
         Some(bounds) => bounds.clone(),
         None => inferred_bounds(&item),
     };
     let name = TokenStream::from(TokenTree::from(item.name.clone()));
     let write = match (&item.how, &item.body) {
-        (How::Value, Body::Struct(fields)) => write_struct(&item.name, fields),
-        (How::Value, Body::Enum(variants)) => write_enum(variants),
+        (How::Value, Body::Struct(fields)) => write_struct(&item.name, fields, sdk),
+        (How::Value, Body::Enum(variants)) => write_enum(variants, sdk),
         (how, _) => fill(
-            "::ferretto::debug_annotation::DebugAnnotation::write_annotation(&$this, value)",
-            &[("this", &how.applied_to(fill("self", &[])))],
+            "$sdk::debug_annotation::DebugAnnotation::write_annotation(&$this, value)",
+            &[("sdk", sdk), ("this", &how.applied_to(fill("self", &[]), sdk))],
         ),
     };
     Ok(fill(
         "#[automatically_derived]
-        impl<$parameters> ::ferretto::debug_annotation::DebugAnnotation for $name<$arguments>
+        impl<$parameters> $sdk::debug_annotation::DebugAnnotation for $name<$arguments>
         where $conditions $bounds
         {
             #[inline]
-            fn write_annotation(&self, value: ::ferretto::debug_annotation::AnnotationValue<'_>) {
+            fn write_annotation(&self, value: $sdk::debug_annotation::AnnotationValue<'_>) {
                 $write
             }
         }",
         &[
+            ("sdk", sdk),
             ("parameters", &item.generics.parameters),
             ("name", &name),
             ("arguments", &item.generics.arguments),
@@ -47,10 +49,10 @@ pub(crate) fn expand(item: TokenStream) -> Result<TokenStream, Error> {
     ))
 }
 
-fn write_struct(name: &Ident, fields: &Fields) -> TokenStream {
+fn write_struct(name: &Ident, fields: &Fields, sdk: &TokenStream) -> TokenStream {
     let value = match fields.shape {
         Shape::Unit => fill("value.string($name)", &[("name", &label_of(name).into())]),
-        _ => write_fields(fields),
+        _ => write_fields(fields, sdk),
     };
     fill(
         "match *self { Self { $pattern .. } => $value }",
@@ -58,7 +60,7 @@ fn write_struct(name: &Ident, fields: &Fields) -> TokenStream {
     )
 }
 
-fn write_enum(variants: &[Variant]) -> TokenStream {
+fn write_enum(variants: &[Variant], sdk: &TokenStream) -> TokenStream {
     let arms: TokenStream = variants
         .iter()
         .map(|variant| {
@@ -67,10 +69,10 @@ fn write_enum(variants: &[Variant]) -> TokenStream {
                 fill("value.string($label)", &[("label", &label)])
             } else {
                 let inner = match variant.fields.single() {
-                    Some(field) => field.how.applied_to(field.binding.clone()),
+                    Some(field) => field.how.applied_to(field.binding.clone(), sdk),
                     None => fill(
-                        "::ferretto::debug_annotation::from_fn(|value| $fields)",
-                        &[("fields", &write_fields(&variant.fields))],
+                        "$sdk::debug_annotation::from_fn(|value| $fields)",
+                        &[("sdk", sdk), ("fields", &write_fields(&variant.fields, sdk))],
                     ),
                 };
                 fill(
@@ -101,12 +103,12 @@ fn bindings(fields: &Fields) -> TokenStream {
 }
 
 /// Writes the fields into `value`.
-fn write_fields(fields: &Fields) -> TokenStream {
+fn write_fields(fields: &Fields, sdk: &TokenStream) -> TokenStream {
     if let Some(field) = fields.single() {
-        let inner = field.how.applied_to(field.binding.clone());
+        let inner = field.how.applied_to(field.binding.clone(), sdk);
         return fill(
-            "::ferretto::debug_annotation::DebugAnnotation::write_annotation(&$inner, value)",
-            &[("inner", &inner)],
+            "$sdk::debug_annotation::DebugAnnotation::write_annotation(&$inner, value)",
+            &[("sdk", sdk), ("inner", &inner)],
         );
     }
     let add = match fields.shape {
@@ -117,7 +119,7 @@ fn write_fields(fields: &Fields) -> TokenStream {
         .recorded()
         .map(|field| {
             let label = TokenStream::from(field.label.clone());
-            let inner = field.how.applied_to(field.binding.clone());
+            let inner = field.how.applied_to(field.binding.clone(), sdk);
             fill(add, &[("label", &label), ("inner", &inner)])
         })
         .collect();
@@ -138,7 +140,7 @@ fn inferred_bounds(item: &Item) -> TokenStream {
         return TokenStream::new();
     }
     if !matches!(item.how, How::Value) {
-        return match item.how.required_trait() {
+        return match item.how.required_trait(&item.sdk) {
             Some(required) => fill("Self: $required,", &[("required", &required)]),
             None => TokenStream::new(),
         };
@@ -153,7 +155,7 @@ fn inferred_bounds(item: &Item) -> TokenStream {
     let mut bounds = TokenStream::new();
     let mut known: Vec<(String, String)> = Vec::new();
     for field in fields {
-        let Some(required) = field.how.required_trait() else {
+        let Some(required) = field.how.required_trait(&item.sdk) else {
             continue;
         };
         for parameter in parameters {

@@ -1,9 +1,9 @@
 //! `#[trace_function]`: a statement at the top of a function's body that begins its slice. The body of a function that is asynchronous, or whose
-//! output is recorded, goes into a block of its own, within the slice.
+//! output is recorded, goes into a block of its own, within the slice; so does the block of a function that returns one.
 
 use proc_macro::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
 
-use crate::cursor::Cursor;
+use crate::cursor::{Cursor, is_punct};
 use crate::error::Error;
 use crate::template::fill;
 
@@ -28,18 +28,25 @@ fn trace(arguments: TokenStream, item: TokenStream) -> Result<TokenStream, Error
     let options = Options::parse(arguments)?;
     let event = options.event(&function)?;
     let output = options.output();
+    let sdk = options.sdk();
+    let future = Future {
+        sdk: &sdk,
+        event: &event,
+        output: output.as_ref(),
+    };
     let body = match function.kind {
         Kind::Sync => recorded(&function.body, |body| match &output {
             None => fill(
-                "::ferretto::trace_event!($event); $body",
-                &[("event", &event), ("body", &body.stream())],
+                "$sdk::trace_event!($event); $body",
+                &[("sdk", &sdk), ("event", &event), ("body", &body.stream())],
             ),
             Some(output) => fill(
-                "let slice = ::ferretto::trace_slice!($event);
-                let output = ::ferretto::private::call(move || $returned $body);
-                ::ferretto::Slice::end_with(slice, |event| { let output = &output; $output });
+                "let slice = $sdk::trace_slice!($event);
+                let output = $sdk::private::call(move || $returned $body);
+                $sdk::Slice::end_with(slice, |event| { let output = &output; $output });
                 output",
                 &[
+                    ("sdk", &sdk),
                     ("event", &event),
                     ("returned", &function.returned.of_closure()),
                     ("body", &TokenTree::from(body).into()),
@@ -47,15 +54,20 @@ fn trace(arguments: TokenStream, item: TokenStream) -> Result<TokenStream, Error
                 ],
             ),
         }),
-        Kind::Async => in_slice(
-            &function.body,
-            &event,
-            &function.returned.told_inside(),
-            output.as_ref(),
-        ),
-        Kind::BoxedAsync => in_last_group(&function.body, |arguments| {
-            in_last_group(arguments, |block| {
-                in_slice(block, &event, &TokenStream::new(), output.as_ref())
+        Kind::Async => recorded(&function.body, |body| {
+            future.with_slice(
+                &future.begun(),
+                Block::Moving,
+                &function.returned.told_inside(),
+                &body,
+            )
+        }),
+        Kind::Block(block) => future.at_end_of(&function.body, block.tokens(), |body, slice| {
+            in_last_group(body, |body| future.of_block(body, block, slice))
+        }),
+        Kind::PinnedBlock(block) => future.at_end_of(&function.body, 1, |body, slice| {
+            in_last_group(body, |arguments| {
+                in_last_group(arguments, |body| future.of_block(body, block, slice))
             })
         }),
     };
@@ -64,22 +76,88 @@ fn trace(arguments: TokenStream, item: TokenStream) -> Result<TokenStream, Error
     Ok(function)
 }
 
-/// The body of something asynchronous: a future, which is polled in the slice.
-fn in_slice(body: &Group, event: &TokenStream, told: &TokenStream, output: Option<&TokenStream>) -> Group {
-    recorded(body, |body| {
-        let with_output =
-            output.map(|output| fill(".with_output(|output, event| { $output })", &[("output", output)]));
+/// How the future of a function is recorded.
+struct Future<'a> {
+    /// The path of the SDK.
+    sdk: &'a TokenStream,
+    event: &'a TokenStream,
+    output: Option<&'a TokenStream>,
+}
+
+impl Future<'_> {
+    /// An expression that begins the slice.
+    fn begun(&self) -> TokenStream {
         fill(
-            "let slice = ::ferretto::trace_async!($event);
-            ::ferretto::future::in_slice(slice, async move { $told $body }) $with_output .await",
+            "$sdk::trace_async!($event)",
+            &[("sdk", self.sdk), ("event", self.event)],
+        )
+    }
+
+    /// Statements of something asynchronous: a future, which is polled in `slice`.
+    fn with_slice(&self, slice: &TokenStream, block: Block, told: &TokenStream, body: &Group) -> TokenStream {
+        let with_output = self
+            .output
+            .map(|output| fill(".with_output(|output, event| { $output })", &[("output", output)]));
+        fill(
+            "let slice = $slice;
+            $sdk::future::in_slice(slice, async $moving { $told $body }) $with_output .await",
             &[
-                ("event", event),
+                ("sdk", self.sdk),
+                ("slice", slice),
+                ("moving", &block.moving()),
                 ("told", told),
                 ("body", &body.stream()),
                 ("with_output", &with_output.unwrap_or_default()),
             ],
         )
+    }
+
+    fn of_block(&self, body: &Group, block: Block, slice: &TokenStream) -> Group {
+        recorded(body, |body| {
+            self.with_slice(slice, block, &TokenStream::new(), &body)
+        })
+    }
+
+    /// The body of a function whose last `tokens` are its future. `record` is given an expression that has or begins the slice.
+    ///
+    /// The slice begins when the future is first polled, unless statements in front of the future use what the event does: they may move it.
+    fn at_end_of(
+        &self,
+        body: &Group,
+        tokens: usize,
+        record: impl FnOnce(&Group, &TokenStream) -> Group,
+    ) -> Group {
+        let all = without_inner_attributes(body);
+        let statements = &all[..all.len().saturating_sub(tokens)];
+        if !shares_name(statements, self.event) {
+            return record(body, &self.begun());
+        }
+        recorded(&record(body, &fill("slice_of_call", &[])), |body| {
+            fill(
+                "let slice_of_call = $begun; $body",
+                &[("begun", &self.begun()), ("body", &body.stream())],
+            )
+        })
+    }
+}
+
+fn without_inner_attributes(body: &Group) -> Vec<TokenTree> {
+    let mut cursor = Cursor::inside(body);
+    cursor.take_inner_attributes();
+    cursor.rest().into_iter().collect()
+}
+
+/// Whether both have an identifier in common.
+fn shares_name(one: &[TokenTree], other: &TokenStream) -> bool {
+    one.iter().any(|token| match token {
+        TokenTree::Ident(ident) => mentions(other.clone(), &ident.to_string()),
+        TokenTree::Group(group) => shares_name(&group.stream().into_iter().collect::<Vec<_>>(), other),
+        _ => false,
     })
+}
+
+fn is_braces(token: &TokenTree) -> bool {
+    matches!(token, TokenTree::Group(group) if group.delimiter() == Delimiter::Brace)
 }
 
 /// A function, of which only the body is changed.
@@ -142,15 +220,62 @@ fn mentions(tokens: TokenStream, word: &str) -> bool {
 enum Kind {
     Sync,
     Async,
-    /// A function that only returns `Box::pin(async move { ... })`: the output of `#[async_trait]` for an `async fn`.
-    BoxedAsync,
+    /// A function that ends with `async move { ... }`.
+    Block(Block),
+    /// A function that ends with `Box::pin(async move { ... })`: the output of `#[async_trait]` for an `async fn`.
+    PinnedBlock(Block),
+}
+
+/// An asynchronous block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Block {
+    /// `async { ... }`
+    Borrowing,
+    /// `async move { ... }`
+    Moving,
+}
+
+impl Block {
+    /// Whether `tokens` end with a block.
+    fn at_end_of(tokens: &[TokenTree]) -> Option<Self> {
+        let is_word = |token: &TokenTree, word: &str| matches!(token, TokenTree::Ident(ident) if ident.to_string() == word);
+        match tokens {
+            [.., r#async, r#move, body]
+                if is_word(r#async, "async") && is_word(r#move, "move") && is_braces(body) =>
+            {
+                Some(Block::Moving)
+            }
+            [.., r#async, body] if is_word(r#async, "async") && is_braces(body) => Some(Block::Borrowing),
+            _ => None,
+        }
+    }
+
+    fn tokens(self) -> usize {
+        match self {
+            Block::Borrowing => 2,
+            Block::Moving => 3,
+        }
+    }
+
+    fn moving(self) -> TokenStream {
+        match self {
+            Block::Borrowing => TokenStream::new(),
+            Block::Moving => fill("move", &[]),
+        }
+    }
+}
+
+/// The tokens in front of the block at the end of `tokens`, if there is one.
+fn before_block(tokens: &[TokenTree]) -> &[TokenTree] {
+    let length = Block::at_end_of(tokens).map_or(0, Block::tokens);
+    &tokens[..tokens.len() - length]
 }
 
 impl Function {
     fn parse(item: TokenStream) -> Result<Self, Error> {
-        let mut tokens: Vec<TokenTree> = item.clone().into_iter().collect();
-        let last = tokens.pop();
-        let mut cursor = Cursor::new(item, Span::call_site());
+        let mut tokens: Vec<TokenTree> = item.into_iter().collect();
+        let last = tokens.pop().map(unwrapped);
+        let mut cursor = Cursor::new(tokens.iter().cloned().collect(), Span::call_site());
         cursor.take_attributes();
         let mut is_async = false;
         while !cursor.take_keyword("fn") {
@@ -179,13 +304,7 @@ impl Function {
             let message = "a function without a body cannot be recorded: put this on its implementations";
             return Err(Error::new(name.span(), message));
         };
-        let kind = if is_async {
-            Kind::Async
-        } else if is_boxed_future(&body) {
-            Kind::BoxedAsync
-        } else {
-            Kind::Sync
-        };
+        let kind = if is_async { Kind::Async } else { kind_of_end(&body) };
         let parameters = parse_parameters(&parameters);
         Ok(Self {
             declaration: tokens.into_iter().collect(),
@@ -213,16 +332,43 @@ fn parse_parameters(group: &Group) -> Vec<Ident> {
     parameters
 }
 
-/// Whether `body` is `{ ...pin(async move { ... }) }`.
-fn is_boxed_future(body: &Group) -> bool {
-    let tokens: Vec<TokenTree> = body.stream().into_iter().collect();
-    let [.., TokenTree::Ident(pin), TokenTree::Group(argument)] = tokens.as_slice() else {
-        return false;
-    };
-    let mut argument = Cursor::inside(argument);
-    let is_async = pin.to_string() == "pin" && argument.take_keyword("async");
-    argument.take_keyword("move");
-    is_async && argument.take_group(Delimiter::Brace).is_some() && argument.at_end()
+/// The block that a macro was given as `$body:block`, which comes wrapped up.
+fn unwrapped(token: TokenTree) -> TokenTree {
+    if let TokenTree::Group(group) = &token
+        && group.delimiter() == Delimiter::None
+    {
+        let mut inside = Cursor::inside(group);
+        if let Some(only) = inside.next()
+            && inside.at_end()
+        {
+            return unwrapped(only);
+        }
+    }
+    token
+}
+
+/// The kind of a function that is not `async` itself.
+fn kind_of_end(body: &Group) -> Kind {
+    let tokens = without_inner_attributes(body);
+    if let Some(block) = Block::at_end_of(&tokens) {
+        // Behind anything else it is part of an expression: the body of a closure, say.
+        let is_whole = match before_block(&tokens).last() {
+            None => true,
+            Some(before) => is_punct(Some(before), ';') || is_braces(before),
+        };
+        return if is_whole { Kind::Block(block) } else { Kind::Sync };
+    }
+    if let [.., TokenTree::Ident(pin), TokenTree::Group(argument)] = tokens.as_slice()
+        && pin.to_string() == "pin"
+    {
+        let argument: Vec<TokenTree> = argument.stream().into_iter().collect();
+        if let Some(block) = Block::at_end_of(&argument)
+            && before_block(&argument).is_empty()
+        {
+            return Kind::PinnedBlock(block);
+        }
+    }
+    Kind::Sync
 }
 
 /// Replaces the last group in `group`, which must have one, by the result of `change`.

@@ -30,6 +30,7 @@ mod template;
 /// | field, type | `display`, `debug` | writes it as `{}` or `{:?}` formats it |
 /// | field, type | `with = path` | writes it by `path(&value, AnnotationValue)` |
 /// | type | `bound(T: Bound, ...)` | replaces the bounds on type parameters |
+/// | type | `crate = path` | says where the crate `ferretto` is, if it has another name here or is re-exported by a crate |
 ///
 /// Without `bound`, each type parameter that occurs in a recorded field has to implement `DebugAnnotation`, or `Display` or `Debug` where the field
 /// says so.
@@ -44,6 +45,11 @@ pub fn derive_debug_annotation(item: TokenStream) -> TokenStream {
 /// a track of its own, as with `trace_async!`: it begins when the future is first polled and lasts until the future is done or dropped, whatever
 /// threads run it meanwhile. A function that `#[async_trait]` has rewritten counts as the `async fn` that it was.
 ///
+/// So does any function that ends with `async { ... }`, `async move { ... }` or `Box::pin` of such a block. If statements in front of the block use
+/// what the arguments of the event are made of, its slice begins with the call, before they can move it. Other futures are not seen: a variable that
+/// holds a block, a block with a method behind it or with `return` in front, the result of another function. The slice is then that of the call, which
+/// only makes the future: give such a function an `async move { ... }` at its end, or use `ferretto::future`.
+///
 /// Slices of functions that an `async fn` calls are within its slice: see `ferretto::future`.
 ///
 /// Options follow the category, in any order:
@@ -57,6 +63,7 @@ pub fn derive_debug_annotation(item: TokenStream) -> TokenStream {
 /// | `args(a, self.b, "c" => expression)` | records these: `a`, `b` and `c`; with `skip(...)`, besides the parameters |
 /// | `ret` | records the returned value, as argument `return` of the slice's end |
 /// | `err` | records the returned error, as argument `error`, and in the trace's log; with `ret`, the value in `Ok` is recorded as well |
+/// | `crate = path` | says where the crate `ferretto` is, if it has another name here or is re-exported by a crate: `crate = facade::ferretto` |
 /// | `option = expression` | passes any other option on to `trace_event!` |
 ///
 /// Returned values are written like arguments, and errors as they display. `ret(Debug)`, `ret(Display)` and `err(Debug)` choose the format. With

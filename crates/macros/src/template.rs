@@ -12,6 +12,11 @@ pub(crate) fn fill(template: &str, holes: &[(&str, &TokenStream)]) -> TokenStrea
     }
 }
 
+/// The path of the crate `ferretto`, unless the user gives another.
+pub(crate) fn usual_sdk() -> TokenStream {
+    fill("::ferretto", &[])
+}
+
 fn substitute(template: TokenStream, holes: &[(&str, &TokenStream)]) -> TokenStream {
     let mut filled = TokenStream::new();
     let mut tokens = template.into_iter();

@@ -171,6 +171,18 @@ macro_rules! begin {
     };
 }
 
+#[macro_export]
+macro_rules! trace_elsewhere {
+    ($($event:tt)*) => { let _slice = $crate::begin!("elsewhere", $($event)*); };
+}
+
+/// The SDK under another path.
+mod facade {
+    pub(super) mod sdk {
+        pub(crate) use crate::trace_elsewhere as trace_event;
+    }
+}
+
 fn poll<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
@@ -403,6 +415,160 @@ fn a_boxed_future_is_a_future() {
             "resume",
             "end fetch"
         ]
+    );
+}
+
+#[test]
+fn a_function_that_ends_with_a_block_is_a_future() {
+    struct Client {
+        number: u8,
+    }
+    impl Client {
+        #[trace_function("net", ret)]
+        fn fetch(&self, more: u8) -> impl Future<Output = u8> + Send + use<> {
+            let number = self.number;
+            if more == 0 {
+                log("nothing more");
+            }
+            async move {
+                pause().await;
+                number + more
+            }
+        }
+
+        #[trace_function("net", args(self.number))]
+        fn borrow(&self) -> impl Future<Output = u8> {
+            #![allow(clippy::manual_async_fn)]
+            async { self.number }
+        }
+
+        #[trace_function("net")]
+        fn pinned(&self) -> Pin<Box<dyn Future<Output = u8> + '_>> {
+            Box::pin(async { self.number })
+        }
+    }
+    let client = Client { number: 1 };
+    let lines = logged(|| {
+        let mut future = pin!(client.fetch(2));
+        log("made");
+        assert!(poll(future.as_mut()).is_pending());
+        assert_eq!(poll(future), Poll::Ready(3));
+        assert_eq!(poll(pin!(client.borrow())), Poll::Ready(1));
+        assert_eq!(poll(client.pinned().as_mut()), Poll::Ready(1));
+    });
+    assert_eq!(
+        lines,
+        [
+            "made",
+            "async net fetch",
+            "pause",
+            "resume",
+            "with return:3",
+            "end fetch",
+            "async net borrow number:1",
+            "end borrow",
+            "async net pinned",
+            "end pinned",
+        ]
+    );
+}
+
+#[test]
+fn a_function_that_returns_a_closure_is_none() {
+    #[trace_function("c")]
+    fn later() -> impl Fn() -> Pin<Box<dyn Future<Output = ()>>> {
+        move || Box::pin(pause())
+    }
+    #[trace_function("c")]
+    fn blocks() -> impl AsyncFn() {
+        move || async move { log("runs") }
+    }
+    let lines = logged(|| {
+        drop(later());
+        assert!(poll(pin!(blocks()())).is_ready());
+    });
+    assert_eq!(
+        lines,
+        [
+            "slice c later",
+            "end later",
+            "slice c blocks",
+            "end blocks",
+            "runs"
+        ]
+    );
+}
+
+#[test]
+fn arguments_are_taken_before_the_function_moves_them() {
+    #[trace_function("c", args)]
+    fn pinned(x: String) -> Pin<Box<dyn Future<Output = usize> + Send>> {
+        log("before");
+        let y = x;
+        Box::pin(async move { y.len() })
+    }
+    #[trace_function("c", args(x))]
+    fn block(x: String) -> impl Future<Output = usize> + Send {
+        let y = x;
+        async move { y.len() }
+    }
+    let lines = logged(|| {
+        assert_eq!(poll(pinned("abc".into()).as_mut()), Poll::Ready(3));
+        assert_eq!(poll(pin!(block("de".into()))), Poll::Ready(2));
+    });
+    assert_eq!(
+        lines,
+        [
+            "async c pinned x:\"abc\"",
+            "before",
+            "end pinned",
+            "async c block x:\"de\"",
+            "end block"
+        ]
+    );
+}
+
+#[test]
+fn the_sdk_may_have_another_path() {
+    #[trace_function("c", crate = facade::sdk)]
+    fn plain() {}
+    macro_rules! make {
+        ($sdk:path) => {
+            #[trace_function("c", crate = $sdk)]
+            fn made() {}
+        };
+    }
+    make!(facade::sdk);
+    assert_eq!(logged(plain), ["elsewhere c plain", "end plain"]);
+    assert_eq!(logged(made), ["elsewhere c made", "end made"]);
+}
+
+#[test]
+fn macros_can_give_the_bodies() {
+    macro_rules! make {
+        ($name:ident, $type:ty, $body:block) => {
+            #[trace_function("c")]
+            fn $name() -> $type $body
+        };
+        (async $name:ident, $type:ty, $body:block) => {
+            #[trace_function("c", ret)]
+            async fn $name() -> $type $body
+        };
+    }
+    make!(sum, u32, { 1 + 1 });
+    make!(async later, u32, {
+        pause().await;
+        3
+    });
+    assert_eq!(logged(|| assert_eq!(sum(), 2)), ["slice c sum", "end sum"]);
+    let lines = logged(|| {
+        let mut future = pin!(later());
+        assert!(poll(future.as_mut()).is_pending());
+        assert_eq!(poll(future), Poll::Ready(3));
+    });
+    assert_eq!(
+        lines,
+        ["async c later", "pause", "resume", "with return:3", "end later"]
     );
 }
 

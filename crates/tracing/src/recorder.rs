@@ -416,6 +416,10 @@ impl Recorder {
     }
 
     fn write_message(&self, site: &Site, message: &str, event: &mut EventContext<'_, '_>) {
+        // The log would tell what the config leaves out: the message is the name or, if the site has another, like an argument.
+        if !event.has_dynamic_names() || site.is_named && !event.has_annotations() {
+            return;
+        }
         let place = (site.metadata.file(), site.metadata.line());
         match (self.messages, place) {
             (Messages::Logged, (Some(file), Some(line))) => {

@@ -426,12 +426,19 @@ impl DataSource {
         self.track_event_pattern(TrackEventConfig::DISABLED_TAGS, pattern)
     }
 
-    /// Leaves debug annotations out, because they may hold private data.
+    /// Leaves debug annotations out, because they may hold private data; and with them what `#[trace_function(err)]` writes into the log.
+    ///
+    /// Names that are made at run time stay unless [`filter_dynamic_event_names`](DataSource::filter_dynamic_event_names) is called too, and what that
+    /// leaves stays in any case.
     pub fn filter_debug_annotations(self) -> DataSource {
         self.track_event_switch(TrackEventConfig::FILTER_DEBUG_ANNOTATIONS)
     }
 
-    /// Leaves out names that are made at run time.
+    /// Replaces names of events that are made at run time by `FILTERED`. Messages of the crates `tracing` and `log`, which are such names, are not in the
+    /// trace's log either.
+    ///
+    /// Other text stays: names of tracks and categories, correlation ids, and what closures write by
+    /// [`EventContext::log_message`](crate::EventContext::log_message).
     pub fn filter_dynamic_event_names(self) -> DataSource {
         self.track_event_switch(TrackEventConfig::FILTER_DYNAMIC_EVENT_NAMES)
     }

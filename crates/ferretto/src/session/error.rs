@@ -20,7 +20,7 @@ pub enum SessionError {
     Refused(String),
     /// The session ended too early, for this reason.
     Failed(String),
-    /// The session ended before all of its data sources had started.
+    /// The session ended before all of its data sources had started, or the service ended a [recording](super::Recording) that was to go on.
     EndedEarly,
     /// The session was not set up yet.
     NotSetUp {
@@ -78,7 +78,7 @@ impl fmt::Display for SessionError {
             SessionError::Refused(reason) => write!(f, "the tracing service refused the session: {reason}"),
             SessionError::Failed(reason) => write!(f, "the tracing session ended: {reason}"),
             SessionError::EndedEarly => {
-                f.write_str("the tracing session ended before all of its data sources had started")
+                f.write_str("the service ended the tracing session before it was told to")
             }
             SessionError::NotSetUp { request } => write!(
                 f,

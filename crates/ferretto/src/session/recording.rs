@@ -8,15 +8,18 @@ use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ferretto_ipc::channel::channel;
-use ferretto_proto::messages;
 use ferretto_proto::messages::trace_config::WriteFlushMode;
+use ferretto_proto::messages::{self, TraceStats};
 
 use super::Session;
+use super::command::Command;
 use super::config::{DataSource, TraceConfig};
 use super::error::SessionError;
+use crate::off::OFF;
 use crate::options::{Backend, LogLevel, Options};
 use crate::track_event::observer::{self, SessionEvent};
 use crate::{muxer, process_hooks};
@@ -58,7 +61,11 @@ const START_PATIENCE: Duration = Duration::from_secs(5);
 /// | calls [`std::process::exit`] | everything |
 /// | is killed by a signal or aborts | all but the last 0.3 s or so; the same with `panic = "abort"` and with Ctrl-C |
 ///
-/// Nothing is printed unless something is lost; that goes to [`Options::log`].
+/// Nothing is printed unless something is lost; that goes to [`Options::log`]. When threads record faster than the data is taken, their events are
+/// dropped; when the value is dropped, a line says how often. [`DataSource::when_exhausted`] has threads wait instead, and a larger
+/// [`Options::shared_memory_size`] bridges longer bursts.
+///
+/// Where [nothing is recorded](crate#where-nothing-is-recorded), this does nothing, and leaves the file alone.
 ///
 /// # Errors
 /// If the file cannot be written, another recording writes it, or the service refuses the session: five can record at once.
@@ -87,7 +94,8 @@ pub struct RecordingOptions {
     backend: Backend,
     buffer_kb: u32,
     write_period: Duration,
-    track_events: DataSource,
+    /// `None` for the usual ones.
+    track_events: Option<DataSource>,
     more: TraceConfig,
 }
 
@@ -102,7 +110,7 @@ impl RecordingOptions {
             backend: Backend::System,
             buffer_kb: BUFFER_KB,
             write_period: WRITE_PERIOD,
-            track_events: DataSource::track_event(),
+            track_events: None,
             more: TraceConfig::new(),
         }
     }
@@ -131,7 +139,7 @@ impl RecordingOptions {
     }
 
     /// The memory, in kilobytes, that holds data on its way into the file: 32768 (32 MB) by default. When it is full, the oldest data are
-    /// lost first.
+    /// lost first. Configs may bring [buffers of their own](RecordingOptions::config).
     pub fn buffer_kb(mut self, size_kb: u32) -> RecordingOptions {
         self.buffer_kb = size_kb;
         self
@@ -146,18 +154,23 @@ impl RecordingOptions {
 
     /// Sets the track events to record, in place of all whose category is not tagged `slow` or `debug`.
     pub fn track_events(mut self, source: DataSource) -> RecordingOptions {
-        self.track_events = source;
+        self.track_events = Some(source);
         self
     }
 
-    /// Adds another data source.
+    /// Adds another data source. One of track events takes the place of the default one.
     pub fn data_source(mut self, source: DataSource) -> RecordingOptions {
         self.more = self.more.data_source(source);
         self
     }
 
     /// Adds further settings: a [duration](TraceConfig::duration), a [largest size](TraceConfig::max_file_size) of the file,
-    /// [compression](TraceConfig::compress) and so on. They replace the defaults.
+    /// [compression](TraceConfig::compress) and so on. They replace the defaults: the buffers of a config that has some take the place of
+    /// [the buffer](RecordingOptions::buffer_kb), and its data source of track events, if it has one, that of the default one. As the config is used as it
+    /// is, such a data source records all programs with [`RecordingOptions::system`], unless it names a producer.
+    ///
+    /// With [`RecordingOptions::track_events`] besides, there are two data sources of track events: events that both ask for are in the trace twice, and a
+    /// line in the log says so.
     pub fn config(mut self, config: &TraceConfig) -> RecordingOptions {
         self.more = self.more.merge(config);
         self
@@ -180,6 +193,15 @@ impl RecordingOptions {
         let path = path.as_ref();
         // The working directory may change later.
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        if OFF {
+            // The file may hold an earlier trace, and no session will ever start.
+            return Ok(Recording {
+                shared: Arc::default(),
+                file: None,
+                path,
+                generation: process_hooks::generation(),
+            });
+        }
         let failed = |reason| SessionError::File {
             path: path.clone(),
             reason,
@@ -192,12 +214,19 @@ impl RecordingOptions {
             _ => muxer::initialize(Options::system()),
         }
         let session = Session::with_backend(self.backend);
-        let shown = path.clone();
+        let config = self.trace_config();
+        if records_twice(&config) {
+            let line = "the recording has two data sources \"track_event\": events that both ask for will be in the trace twice; \
+                        leave out RecordingOptions::track_events, or the one of the config";
+            muxer::log(LogLevel::Warning, line);
+        }
+        let shared = Arc::new(Shared::default());
+        let (shown, fate) = (path.clone(), Arc::clone(&shared));
         session.on_error(move |error| {
-            let line = format!("the recording into {} has ended early: {error}", shown.display());
-            muxer::log(LogLevel::Warning, &line);
+            log_early_end(&shown, &error);
+            fate.lock().early = Some(error);
         });
-        session.setup_with_file(&self.trace_config(), handed_over)?;
+        session.setup_with_file(&config, handed_over)?;
         let backend = self.backend;
         let (recorded, is_recorded) = channel();
         let _observing = observer::observe_sessions(move |event| {
@@ -208,6 +237,19 @@ impl RecordingOptions {
             }
         });
         session.start_blocking()?;
+        let session = Arc::new(session);
+        shared.lock().session = Some(Arc::clone(&session));
+        // The service in this process ends sessions only with the process.
+        if self.backend == Backend::System && !ends_by_itself(&config) {
+            let (shown, fate) = (path.clone(), Arc::clone(&shared));
+            session.on_stop(move || {
+                // A service that shuts down waits until its sessions are given up. This drops the last of ours.
+                if fate.end_early().is_some() {
+                    log_early_end(&shown, &SessionError::EndedEarly);
+                }
+            });
+        }
+        drop(session);
         if is_recorded.receive_within(START_PATIENCE).is_err() {
             let line = format!(
                 "the {backend} does not record the track events of this process so far; ask ferretto::status() for the reason"
@@ -215,32 +257,41 @@ impl RecordingOptions {
             muxer::log(LogLevel::Warning, &line);
         }
         Ok(Recording {
-            session: Some(session),
-            file,
+            shared,
+            file: Some(file),
             path,
             generation: process_hooks::generation(),
         })
     }
 
     fn trace_config(&self) -> TraceConfig {
-        let mut track_events = self.track_events.clone();
-        if self.backend == Backend::System
-            && let Some(settings) = muxer::settings()
-        {
-            track_events = track_events.of_producer(&settings.producer_name);
-        }
+        let more = self.more.decoded();
+        let track_events = match &self.track_events {
+            Some(chosen) => Some(chosen.clone()),
+            None if track_event_sources(&more) > 0 => None,
+            None => Some(DataSource::track_event()),
+        };
         // By default services decide by themselves when to flush for files, and ignore the period.
         let flush_as_told = messages::TraceConfig {
             write_flush_mode: Some(WriteFlushMode::WRITE_FLUSH_DISABLED),
             ..Default::default()
         };
-        TraceConfig::from_message(&flush_as_told)
-            .buffer_kb(self.buffer_kb)
+        let mut config = TraceConfig::from_message(&flush_as_told)
             .write_into_file(self.write_period)
             .flush_period(self.write_period / 2)
-            .clear_incremental_state(CLEAR_PERIOD)
-            .data_source(track_events)
-            .merge(&self.more)
+            .clear_incremental_state(CLEAR_PERIOD);
+        if more.buffers.is_empty() {
+            config = config.buffer_kb(self.buffer_kb);
+        }
+        if let Some(mut source) = track_events {
+            if self.backend == Backend::System
+                && let Some(settings) = muxer::settings()
+            {
+                source = source.of_producer(&settings.producer_name);
+            }
+            config = config.data_source(source);
+        }
+        config.merge(&self.more)
     }
 }
 
@@ -280,15 +331,107 @@ fn open(path: &Path) -> Result<File, String> {
     }
 }
 
+/// Whether the service ends a session of this config without being asked to.
+fn ends_by_itself(config: &TraceConfig) -> bool {
+    let config = config.decoded();
+    config.duration_ms.unwrap_or_default() > 0
+        || config.max_file_size_bytes.unwrap_or_default() > 0
+        || config.trigger_config.is_set()
+}
+
+fn track_event_sources(config: &messages::TraceConfig) -> usize {
+    let names = config
+        .data_sources
+        .iter()
+        .map(|source| source.config.name.as_deref());
+    names.filter(|name| *name == Some("track_event")).count()
+}
+
+/// Whether events may be in the trace twice.
+fn records_twice(config: &TraceConfig) -> bool {
+    track_event_sources(&config.decoded()) > 1
+}
+
+fn log_early_end(path: &Path, error: &SessionError) {
+    let line = format!("the recording into {} has ended early: {error}", path.display());
+    muxer::log(LogLevel::Warning, &line);
+}
+
+/// The part of a recording that the SDK's thread has, too.
+#[derive(Default)]
+struct Shared(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    /// `None` once it has ended.
+    session: Option<Arc<Session>>,
+    /// Why it ended before it was told to.
+    early: Option<SessionError>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The service has ended the session. Returns the session, unless its owner ends it or knows an error.
+    fn end_early(&self) -> Option<Arc<Session>> {
+        let mut state = self.lock();
+        if state.early.is_some() {
+            return None;
+        }
+        let session = state.session.take()?;
+        state.early = Some(SessionError::EndedEarly);
+        Some(session)
+    }
+}
+
+/// Returns a line about the data that the file lacks, if there are any.
+fn about_losses(path: &Path, stats: &TraceStats) -> Option<String> {
+    let sum = |count: fn(&messages::trace_stats::BufferStats) -> Option<u64>| -> u64 {
+        stats
+            .buffer_stats
+            .iter()
+            .filter_map(count)
+            .fold(0, u64::saturating_add)
+    };
+    let gaps = sum(|buffer| buffer.trace_writer_packet_loss);
+    let overwritten = sum(|buffer| buffer.chunks_overwritten);
+    let mut causes = Vec::new();
+    if gaps > 0 {
+        let often = if gaps == 1 {
+            "once".to_owned()
+        } else {
+            format!("{gaps} times")
+        };
+        causes.push(format!(
+            "{often} a thread dropped events because the shared memory was full (let threads wait, with \
+             DataSource::when_exhausted(ExhaustedPolicy::Stall), or enlarge Options::shared_memory_size)"
+        ));
+    }
+    if overwritten > 0 {
+        causes.push(format!(
+            "the buffer was full, and chunks in it were overwritten before they were written into the file: {overwritten} (enlarge \
+             RecordingOptions::buffer_kb)"
+        ));
+    }
+    (!causes.is_empty()).then(|| {
+        format!(
+            "the recording into {} lacks data: {}",
+            path.display(),
+            causes.join("; ")
+        )
+    })
+}
+
 /// A recording of this program, made by [`record_to`](crate::record_to()). It ends, and its file is complete, when this is dropped.
 ///
 /// Dropping it waits for the last data to be written: 30 s at most. In a forked child it does nothing; the recording is the parent's.
 #[must_use = "the recording ends when this is dropped: keep it in a variable with a name"]
 pub struct Recording {
-    /// `None` once it has ended.
-    session: Option<Session>,
-    /// The file that the service writes, for its lock.
-    file: File,
+    shared: Arc<Shared>,
+    /// The file that the service writes, for its lock. `None` where nothing is recorded.
+    file: Option<File>,
     path: PathBuf,
     /// The process that made the recording.
     generation: u32,
@@ -306,41 +449,67 @@ impl Recording {
     /// # Errors
     /// As [`Session::flush_blocking`].
     pub fn flush(&self, timeout: Duration) -> Result<(), SessionError> {
-        match &self.session {
-            Some(session) => session.flush_blocking(timeout),
-            None => Err(SessionError::Disconnected("it was ended".into())),
+        // Without the lock, which the thread may need that flushes.
+        let (session, early) = {
+            let state = self.shared.lock();
+            (state.session.clone(), state.early.clone())
+        };
+        match (session, early) {
+            (Some(session), _) => session.flush_blocking(timeout),
+            (None, _) if OFF => Ok(()),
+            (None, early) => Err(early.unwrap_or_else(|| SessionError::Disconnected("it was ended".into()))),
         }
     }
 
     /// Ends the recording and returns its result: the path of the file, which is complete.
     ///
     /// # Errors
-    /// If the recording ended before, because the disk was full for example; the file has the data written by then.
+    /// If the recording ended before, because the disk was full or the service stopped for example; the file has the data written by then. An end that
+    /// the config asks for, by a duration, a size or a trigger, is no error.
     pub fn finish(mut self) -> Result<PathBuf, SessionError> {
         self.end()?;
         Ok(std::mem::take(&mut self.path))
     }
 
     fn end(&mut self) -> Result<(), SessionError> {
-        let Some(session) = self.session.take() else {
-            return Ok(());
-        };
         if self.generation != process_hooks::generation() {
-            // The thread that serves it is not in this process.
-            std::mem::forget(session);
+            // The thread that serves it is not in this process, and may have held the lock.
+            std::mem::forget(Arc::clone(&self.shared));
             return Ok(());
         }
+        let (session, early) = {
+            let mut state = self.shared.lock();
+            (state.session.take(), state.early.clone())
+        };
+        let Some(session) = session else {
+            self.unlock();
+            return early.map_or(Ok(()), Err);
+        };
         if muxer::on_own_thread() {
             // The service completes the file by itself.
             session.stop();
             return Ok(());
         }
         let ended = session.stop_blocking();
-        if !matches!(ended, Err(SessionError::TimedOut { .. })) {
-            // Nobody writes it any more. Closing it is not enough: a program that another thread starts has it open for a moment, too.
-            let _ = self.file.unlock();
+        if matches!(ended, Err(SessionError::TimedOut { .. })) {
+            return ended;
+        }
+        self.unlock();
+        // A service that is gone has no statistics.
+        if let Ok(stats) = session.wait("get the session's statistics", Command::Stats)
+            && let Some(line) = about_losses(&self.path, &stats)
+        {
+            muxer::log(LogLevel::Warning, &line);
         }
         ended
+    }
+
+    /// Lets others write the file, because nobody does any more. Closing it is not enough: a program that another thread starts has it open for a
+    /// moment, too.
+    fn unlock(&self) {
+        if let Some(file) = &self.file {
+            let _ = file.unlock();
+        }
     }
 }
 
@@ -362,5 +531,106 @@ impl fmt::Debug for Recording {
         f.debug_struct("Recording")
             .field("path", &self.path)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferretto_proto::messages::trace_stats::BufferStats;
+
+    #[test]
+    fn a_session_that_the_service_ends_is_given_up_once_and_not_if_its_owner_ends_it() {
+        let shared = Shared::default();
+        assert!(shared.end_early().is_none(), "its owner has it");
+        shared.lock().session = Some(Arc::new(Session::system()));
+        assert!(shared.end_early().is_some());
+        assert!(matches!(shared.lock().early, Some(SessionError::EndedEarly)));
+        assert!(shared.end_early().is_none());
+        // The reason for an end is better than none.
+        *shared.lock() = State {
+            session: Some(Arc::new(Session::system())),
+            early: Some(SessionError::Failed("the disk is full".into())),
+        };
+        assert!(shared.end_early().is_none());
+        assert!(matches!(shared.lock().early, Some(SessionError::Failed(_))));
+    }
+
+    #[test]
+    fn configs_that_end_a_session_are_known() {
+        let with = TraceConfig::new;
+        assert!(!ends_by_itself(&RecordingOptions::new().trace_config()));
+        assert!(ends_by_itself(&with().duration(Duration::from_secs(1))));
+        assert!(ends_by_itself(&with().max_file_size(1)));
+        let second = Duration::from_secs(1);
+        assert!(ends_by_itself(&with().trigger(
+            "t",
+            crate::session::TriggerAction::Stop,
+            second,
+            second
+        )));
+    }
+
+    #[test]
+    fn buffers_and_track_events_of_a_config_take_the_place_of_the_defaults() {
+        let sources = |config: &messages::TraceConfig| -> Vec<Vec<String>> {
+            let events = config.data_sources.iter();
+            events
+                .map(|source| source.config.track_event_config.enabled_categories.clone())
+                .collect()
+        };
+        let made = |options: &RecordingOptions| {
+            let config = options.trace_config().decoded();
+            let sizes: Vec<_> = config
+                .buffers
+                .iter()
+                .filter_map(|buffer| buffer.size_kb)
+                .collect();
+            (sizes, sources(&config))
+        };
+        let chosen = || DataSource::track_event().enable_category("app");
+        let default = RecordingOptions::new();
+        assert_eq!(made(&default), (vec![BUFFER_KB], vec![vec![]]));
+        let whole = TraceConfig::new()
+            .buffer_kb(64)
+            .buffer_kb(128)
+            .data_source(chosen());
+        let whole = default.clone().config(&whole);
+        assert_eq!(made(&whole), (vec![64, 128], vec![vec!["app".to_owned()]]));
+        assert_eq!(whole.trace_config().decoded().write_into_file, Some(true));
+        let sized = default.clone().config(&TraceConfig::new().buffer_kb(64));
+        assert_eq!(made(&sized), (vec![64], vec![vec![]]));
+        let added = default.clone().data_source(chosen());
+        assert_eq!(made(&added), (vec![BUFFER_KB], vec![vec!["app".to_owned()]]));
+        assert!(!records_twice(&added.trace_config()));
+        let twice = added.track_events(DataSource::track_event());
+        assert_eq!(made(&twice).1.len(), 2);
+        assert!(records_twice(&twice.trace_config()));
+    }
+
+    #[test]
+    fn each_kind_of_loss_is_said_with_its_remedy() {
+        let path = Path::new("/trace");
+        let mut stats = TraceStats {
+            buffer_stats: vec![BufferStats::default(), BufferStats::default()],
+            ..Default::default()
+        };
+        assert_eq!(about_losses(path, &stats), None);
+        stats.buffer_stats[0].trace_writer_packet_loss = Some(2);
+        let line = about_losses(path, &stats).unwrap();
+        assert!(line.contains("lacks data: 2 times a thread"), "{line}");
+        stats.buffer_stats[1].trace_writer_packet_loss = Some(3);
+        let line = about_losses(path, &stats).unwrap();
+        assert!(line.contains("/trace lacks data: 5 times"), "{line}");
+        assert!(
+            line.contains("ExhaustedPolicy::Stall") && !line.contains("buffer_kb"),
+            "{line}"
+        );
+        stats.buffer_stats[1].chunks_overwritten = Some(7);
+        let line = about_losses(path, &stats).unwrap();
+        assert!(
+            line.contains("into the file: 7 (") && line.contains("buffer_kb"),
+            "{line}"
+        );
     }
 }

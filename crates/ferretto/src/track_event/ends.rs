@@ -144,6 +144,10 @@ impl Suspended {
 /// Adds an error to the end of its slice: `#[trace_function(err)]`.
 #[doc(hidden)]
 pub fn mark_error(event: &mut EventContext<'_, '_>, error: std::fmt::Arguments<'_>) {
+    // The log would tell what the config leaves out of the arguments.
+    if !event.has_annotations() {
+        return;
+    }
     let error = error.to_string();
     event.annotation("error", &error);
     event.log_message(&error, LogPriority::Error);

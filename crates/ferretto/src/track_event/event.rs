@@ -89,9 +89,16 @@ impl<'a, 'w> EventContext<'a, 'w> {
     }
 
     /// Whether the config lets annotations through.
+    #[doc(hidden)]
     #[inline]
-    pub(super) fn has_annotations(&self) -> bool {
+    pub fn has_annotations(&self) -> bool {
         !self.options.filter_debug_annotations
+    }
+
+    /// Whether the config lets names through that are made at run time.
+    #[doc(hidden)]
+    pub fn has_dynamic_names(&self) -> bool {
+        !self.options.filter_dynamic_event_names
     }
 
     /// Writes the next argument of those whose names the site knows.

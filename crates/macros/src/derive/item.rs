@@ -6,6 +6,7 @@ use super::label_of;
 use super::options::{How, Options, Target};
 use crate::cursor::{Cursor, is_punct};
 use crate::error::Error;
+use crate::template::usual_sdk;
 
 /// A struct or an enum.
 pub(super) struct Item {
@@ -17,6 +18,8 @@ pub(super) struct Item {
     pub(super) how: How,
     /// The explicit bounds, which replace inferred ones.
     pub(super) bounds: Option<TokenStream>,
+    /// The path of the SDK.
+    pub(super) sdk: TokenStream,
 }
 
 /// The generic parameters of a type.
@@ -99,6 +102,7 @@ impl Item {
             body,
             how: options.how,
             bounds: options.bounds,
+            sdk: options.sdk.unwrap_or_else(usual_sdk),
         })
     }
 }

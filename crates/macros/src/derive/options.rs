@@ -23,31 +23,31 @@ pub(super) enum How {
 
 impl How {
     /// An expression of a type that is a `DebugAnnotation`; `reference` is one that gives a reference to the value.
-    pub(super) fn applied_to(&self, reference: TokenStream) -> TokenStream {
+    pub(super) fn applied_to(&self, reference: TokenStream, sdk: &TokenStream) -> TokenStream {
         let wrapped = match self {
             How::Value | How::Skip => return reference,
-            How::Display => "::ferretto::debug_annotation::display($reference)",
-            How::Debug => "::ferretto::debug_annotation::debug($reference)",
+            How::Display => "$sdk::debug_annotation::display($reference)",
+            How::Debug => "$sdk::debug_annotation::debug($reference)",
             How::With(path) => {
-                let holes = [("path", path), ("reference", &reference)];
+                let holes = [("sdk", sdk), ("path", path), ("reference", &reference)];
                 return fill(
-                    "::ferretto::debug_annotation::from_fn(|value| $path($reference, value))",
+                    "$sdk::debug_annotation::from_fn(|value| $path($reference, value))",
                     &holes,
                 );
             }
         };
-        fill(wrapped, &[("reference", &reference)])
+        fill(wrapped, &[("sdk", sdk), ("reference", &reference)])
     }
 
     /// The trait that the type of the value has to implement, if that can be told.
-    pub(super) fn required_trait(&self) -> Option<TokenStream> {
+    pub(super) fn required_trait(&self, sdk: &TokenStream) -> Option<TokenStream> {
         let path = match self {
-            How::Value => "::ferretto::debug_annotation::DebugAnnotation",
+            How::Value => "$sdk::debug_annotation::DebugAnnotation",
             How::Display => "::core::fmt::Display",
             How::Debug => "::core::fmt::Debug",
             How::With(_) | How::Skip => return None,
         };
-        Some(fill(path, &[]))
+        Some(fill(path, &[("sdk", sdk)]))
     }
 }
 
@@ -62,7 +62,7 @@ pub(super) enum Target {
 impl Target {
     fn allows(self, option: &str) -> bool {
         match self {
-            Target::Type => ["display", "debug", "with", "bound"].contains(&option),
+            Target::Type => ["display", "debug", "with", "bound", "crate"].contains(&option),
             Target::Variant => option == "rename",
             Target::Field => ["display", "debug", "with", "rename", "skip"].contains(&option),
         }
@@ -70,7 +70,9 @@ impl Target {
 
     fn allowed(self) -> &'static str {
         match self {
-            Target::Type => "a type has the options `display`, `debug`, `with = path` and `bound(...)`",
+            Target::Type => {
+                "a type has the options `display`, `debug`, `with = path`, `bound(...)` and `crate = path`"
+            }
             Target::Variant => "a variant has the option `rename = \"name\"`",
             Target::Field => {
                 "a field has the options `skip`, `rename = \"name\"`, `display`, `debug` and `with = path`"
@@ -87,6 +89,8 @@ pub(super) struct Options {
     pub(super) rename: Option<TokenTree>,
     /// The bounds for the where clause.
     pub(super) bounds: Option<TokenStream>,
+    /// The path of the SDK.
+    pub(super) sdk: Option<TokenStream>,
 }
 
 impl Options {
@@ -96,6 +100,7 @@ impl Options {
             how: How::Value,
             rename: None,
             bounds: None,
+            sdk: None,
         };
         for attribute in attributes {
             let mut attribute = Cursor::inside(&attribute);
@@ -140,12 +145,21 @@ impl Options {
                 };
                 self.bounds = Some(bounds.stream());
             }
+            "crate" => {
+                let path = parse_path(list, "expected `crate = path`, of the crate ferretto")?;
+                if self.sdk.replace(path).is_some() {
+                    return Err(Error::new(span, "there are two of `crate`"));
+                }
+            }
             how => {
                 let how = match how {
                     "skip" => How::Skip,
                     "display" => How::Display,
                     "debug" => How::Debug,
-                    _ => How::With(parse_path(list)?),
+                    _ => How::With(parse_path(
+                        list,
+                        "expected `with = path`, of a `fn(&T, AnnotationValue<'_>)`",
+                    )?),
                 };
                 if !matches!(self.how, How::Value) {
                     let message = format!("`{name}` comes too late: how this is written was said before");
@@ -169,7 +183,8 @@ fn parse_label(list: &mut Cursor, option: Span) -> Result<TokenTree, Error> {
     }
 }
 
-fn parse_path(list: &mut Cursor) -> Result<TokenStream, Error> {
+/// Parses `= path`; `expected` is the error.
+fn parse_path(list: &mut Cursor, expected: &str) -> Result<TokenStream, Error> {
     let span = list.span();
     let path = if list.take_punct('=') {
         list.take_expression()
@@ -177,10 +192,7 @@ fn parse_path(list: &mut Cursor) -> Result<TokenStream, Error> {
         TokenStream::new()
     };
     if path.is_empty() {
-        return Err(Error::new(
-            span,
-            "expected `with = path`, of a `fn(&T, AnnotationValue<'_>)`",
-        ));
+        return Err(Error::new(span, expected));
     }
     Ok(path)
 }

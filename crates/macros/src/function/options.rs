@@ -5,10 +5,10 @@ use proc_macro::{Delimiter, Group, Ident, Literal, Span, TokenStream, TokenTree}
 use super::Function;
 use crate::cursor::{Cursor, name_of};
 use crate::error::Error;
-use crate::template::fill;
+use crate::template::{fill, usual_sdk};
 
 /// How each option is written, its name first.
-const OPTIONS: [&str; 12] = [
+const OPTIONS: [&str; 13] = [
     "name = \"...\"",
     "args",
     "skip(...)",
@@ -21,6 +21,7 @@ const OPTIONS: [&str; 12] = [
     "terminating_flow = ...",
     "correlation_id = ...",
     "callstack = ...",
+    "crate = ...",
 ];
 
 /// Options that have other names in similar macros.
@@ -44,6 +45,8 @@ pub(super) struct Options {
     ret: Option<Format>,
     /// The error in the output.
     err: Option<Format>,
+    /// The path of the SDK.
+    sdk: Option<TokenStream>,
 }
 
 enum Parameters {
@@ -87,6 +90,7 @@ impl Options {
             args: None,
             ret: None,
             err: None,
+            sdk: None,
         };
         while !cursor.at_end() {
             options.parse_option(&mut cursor)?;
@@ -141,6 +145,9 @@ impl Options {
         if option.to_string() == "name" {
             return set(&mut self.name, value, option.span(), "name");
         }
+        if option.to_string() == "crate" {
+            return set(&mut self.sdk, value, option.span(), "crate");
+        }
         let option = TokenStream::from(TokenTree::from(option));
         self.passed_on.extend(fill(
             ", $option = $value",
@@ -163,6 +170,11 @@ impl Options {
         }
         self.parameters = Some(parameters);
         Ok(())
+    }
+
+    /// Returns the path of the SDK.
+    pub(super) fn sdk(&self) -> TokenStream {
+        self.sdk.clone().unwrap_or_else(usual_sdk)
     }
 
     /// Returns the arguments of the macro that records.
@@ -212,8 +224,9 @@ impl Options {
 
     /// Statements that record `output`, a reference, in `event`, if the options ask for it.
     pub(super) fn output(&self) -> Option<TokenStream> {
-        let ret = self.ret.map(|format| format.of_output());
-        let err = self.err.map(|format| format.of_error());
+        let sdk = self.sdk();
+        let ret = self.ret.map(|format| format.of_output(&sdk));
+        let err = self.err.map(|format| format.of_error(&sdk));
         Some(match (ret, err) {
             (None, None) => return None,
             (Some(ret), None) => ret,
@@ -241,23 +254,23 @@ fn set<T>(option: &mut Option<T>, value: T, span: Span, name: &str) -> Result<()
 }
 
 impl Format {
-    fn of_output(self) -> TokenStream {
+    fn of_output(self, sdk: &TokenStream) -> TokenStream {
         let template = match self {
             Format::Default => "event.annotation(\"return\", output);",
-            Format::Debug => "event.annotation(\"return\", ::ferretto::debug_annotation::debug(output));",
-            Format::Display => "event.annotation(\"return\", ::ferretto::debug_annotation::display(output));",
+            Format::Debug => "event.annotation(\"return\", $sdk::debug_annotation::debug(output));",
+            Format::Display => "event.annotation(\"return\", $sdk::debug_annotation::display(output));",
         };
-        fill(template, &[])
+        fill(template, &[("sdk", sdk)])
     }
 
-    fn of_error(self) -> TokenStream {
+    fn of_error(self, sdk: &TokenStream) -> TokenStream {
         let template = match self {
             Format::Default | Format::Display => {
-                "::ferretto::private::mark_error(event, ::core::format_args!(\"{}\", error));"
+                "$sdk::private::mark_error(event, ::core::format_args!(\"{}\", error));"
             }
-            Format::Debug => "::ferretto::private::mark_error(event, ::core::format_args!(\"{:?}\", error));",
+            Format::Debug => "$sdk::private::mark_error(event, ::core::format_args!(\"{:?}\", error));",
         };
-        fill(template, &[])
+        fill(template, &[("sdk", sdk)])
     }
 }
 

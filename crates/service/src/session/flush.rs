@@ -270,8 +270,9 @@ impl Session {
             let slow = Absence::new(AbsenceKind::SlowToFlush, slow, &common.producers, now);
             self.notes.absences.note(slow);
         }
+        let producers = if silent == 1 { "producer" } else { "producers" };
         common.outbox.warn(format!(
-            "tracing session {}: {silent} producers did not flush in time",
+            "tracing session {}: {silent} {producers} did not flush in time",
             self.id
         ));
         self.flush_ended(request, FlushOutcome::Failed, Scrape::Shared, common, now);

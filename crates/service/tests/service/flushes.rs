@@ -42,7 +42,7 @@ fn a_flush_fails_when_a_producer_is_silent_for_too_long() {
     assert!(world.consumers[&consumer].flushes.is_empty());
     world.advance(1);
     assert_eq!(world.consumers[&consumer].flushes, [(1, FlushOutcome::Failed)]);
-    let told = |line: &String| line.contains("1 producers did not flush in time");
+    let told = |line: &String| line.contains("1 producer did not flush in time");
     assert!(world.log.iter().any(told), "{:?}", world.log);
 }
 

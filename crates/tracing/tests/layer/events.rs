@@ -119,3 +119,36 @@ fn messages_are_dynamic_names_and_arguments_can_be_left_out() {
     assert!(trace.instant("FILTERED").arguments.is_empty());
     assert!(trace.slice("span").arguments.is_empty());
 }
+
+#[test]
+fn texts_that_filters_leave_out_are_nowhere_in_the_trace() {
+    let both = || {
+        DataSource::track_event()
+            .filter_dynamic_event_names()
+            .filter_debug_annotations()
+    };
+    let named = || DataSource::track_event().filter_debug_annotations();
+    for (source, layer) in [
+        (both(), ferretto_tracing::layer()),
+        (both(), ferretto_tracing::layer().with_source_locations()),
+        (
+            DataSource::track_event().filter_dynamic_event_names(),
+            ferretto_tracing::layer(),
+        ),
+    ] {
+        let recording = Recording::of(source);
+        with(layer, || info!("paying with {}", "SECRET"));
+        assert_has_no_secret(&recording.stop_to_bytes());
+    }
+    // The message of an event with a name of its own is like an argument.
+    for source in [both(), named()] {
+        let recording = Recording::of(source);
+        with_layer(|| tracing::event!(name: "payment", tracing::Level::INFO, "paying with {}", "SECRET"));
+        assert_has_no_secret(&recording.stop_to_bytes());
+    }
+}
+
+fn assert_has_no_secret(trace: &[u8]) {
+    assert_ne!(trace, []);
+    assert!(!trace.windows(6).any(|bytes| bytes == b"SECRET"));
+}

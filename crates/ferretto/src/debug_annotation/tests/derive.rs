@@ -369,3 +369,29 @@ fn fields_may_have_any_name() {
         dictionary(expected),
     );
 }
+
+/// The SDK under another path.
+mod facade {
+    pub(super) use crate::debug_annotation;
+}
+
+#[test]
+fn the_sdk_may_have_another_path() {
+    #[derive(DebugAnnotation)]
+    #[annotation(crate = facade)]
+    enum Shape<T> {
+        Circle(T),
+        Rectangle {
+            #[annotation(display)]
+            width: T,
+            height: Option<T>,
+        },
+    }
+    reads(Shape::Circle(1u64), dictionary([("Circle", uint(1))]));
+    let rectangle = Shape::Rectangle {
+        width: 2u64,
+        height: None,
+    };
+    let inner = dictionary([("width", text("2")), ("height", Value::Nothing)]);
+    reads(rectangle, dictionary([("Rectangle", inner)]));
+}

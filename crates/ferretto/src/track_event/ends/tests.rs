@@ -1,6 +1,6 @@
 //! Ends that come when another instance has taken the place of the one that recorded the beginning.
 
-use ferretto_proto::messages::trace_packet;
+use ferretto_proto::messages::{Message, TrackEventConfig, trace_packet};
 
 use super::*;
 use crate::track_event::registry;
@@ -25,4 +25,25 @@ fn an_instance_that_started_since_gets_no_end() {
         .iter()
         .filter(|packet| matches!(packet.data, Some(trace_packet::Data::TrackEvent(_))));
     assert_eq!(ends.count(), 1);
+}
+
+#[test]
+fn an_error_is_not_in_the_log_of_a_trace_without_arguments() {
+    let fail = || {
+        let slice = crate::trace_slice!("c", "Login");
+        slice.end_with(|event| mark_error(event, format_args!("{} is wrong", "SECRET")));
+    };
+    let has_secret = |filter| {
+        let config = TrackEventConfig {
+            filter_debug_annotations: Some(filter),
+            ..Default::default()
+        };
+        let packets = Recording::of(config, fail);
+        packets.iter().any(|packet| {
+            let encoded = packet.encode_to_vec();
+            encoded.windows(6).any(|bytes| bytes == b"SECRET")
+        })
+    };
+    assert!(has_secret(false));
+    assert!(!has_secret(true));
 }
