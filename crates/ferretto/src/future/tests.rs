@@ -5,8 +5,8 @@ use std::pin::pin;
 use std::task::Waker;
 use std::thread;
 
+use ferretto_proto::messages::TrackEventConfig;
 use ferretto_proto::messages::track_event::Type;
-use ferretto_proto::messages::{TrackEvent, TrackEventConfig};
 
 use super::*;
 use crate::track::NamedTrack;

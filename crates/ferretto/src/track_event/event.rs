@@ -325,9 +325,8 @@ macro_rules! integer_counter_values {
 }
 
 integer_counter_values!(u8, u16, u32, i8, i16, i32, i64 => i64::from);
-integer_counter_values!(isize => |value| value as i64);
 // A counter that stands at the largest value, for no limit, must not fall below zero.
-integer_counter_values!(u64, usize => |value| (value as u64).min(i64::MAX as u64) as i64);
+integer_counter_values!(u64, usize, isize => |value| i64::try_from(value).unwrap_or(i64::MAX));
 
 macro_rules! float_counter_values {
     ($($float:ty),*) => {$(
