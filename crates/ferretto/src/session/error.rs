@@ -78,7 +78,9 @@ impl fmt::Display for SessionError {
             SessionError::Refused(reason) => write!(f, "the tracing service refused the session: {reason}"),
             SessionError::Failed(reason) => write!(f, "the tracing session ended: {reason}"),
             SessionError::EndedEarly => {
-                f.write_str("the service ended the tracing session before it was told to")
+                f.write_str(
+                "the tracing session ended early: before all of its data sources had started, or before its recording was to end",
+            )
             }
             SessionError::NotSetUp { request } => write!(
                 f,
