@@ -6,10 +6,14 @@
 
 use std::ffi::OsString;
 use std::fmt;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 const VSOCK_PREFIX: &str = "vsock://";
+
+/// The context id of the machine itself: `VMADDR_CID_LOCAL`.
+const VSOCK_LOOPBACK: u32 = 1;
 
 /// Longest path or abstract name in bytes: `sun_path` holds 108, one of them a NUL or the abstract marker.
 pub const MAX_UNIX_NAME: usize = 107;
@@ -119,6 +123,17 @@ impl Address {
     pub fn is_unix(&self) -> bool {
         matches!(self, Address::Unix(_) | Address::Abstract(_))
     }
+
+    /// Whether the socket can be another machine's. It cannot be if it is a Unix socket, or has the name or an address of the loopback.
+    pub fn may_leave_machine(&self) -> bool {
+        match self {
+            Address::Unix(_) | Address::Abstract(_) => false,
+            Address::Tcp { host, .. } => {
+                host != "localhost" && !host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+            }
+            Address::Vsock { cid, .. } => *cid != VSOCK_LOOPBACK,
+        }
+    }
 }
 
 impl FromStr for Address {
@@ -201,6 +216,28 @@ impl fmt::Display for Address {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sockets_that_can_be_another_machines_are_told_from_those_of_this_one() {
+        for here in [
+            "/run/x",
+            "@x",
+            "localhost:80",
+            "127.9.9.9:80",
+            "[::1]:80",
+            "vsock://1:80",
+        ] {
+            assert!(!here.parse::<Address>().unwrap().may_leave_machine(), "{here}");
+        }
+        for there in [
+            "192.0.2.1:80",
+            "[2001:db8::1]:80",
+            "build.example:80",
+            "vsock://2:80",
+        ] {
+            assert!(there.parse::<Address>().unwrap().may_leave_machine(), "{there}");
+        }
+    }
 
     #[test]
     fn each_family_is_recognised_by_its_spelling_and_printed_back_the_same() {

@@ -351,6 +351,7 @@ impl Recorder<'_> {
         let connected = find_service()
             .map_err(|error| error.to_string())
             .and_then(|service| {
+                self.check_reach_of_command(&service.consumer_socket)?;
                 let endpoint = ConsumerEndpoint::connect(&service.consumer_socket)
                     .map_err(|error| unreachable(&service.consumer_socket, &error))?;
                 Ok((service, endpoint))

@@ -4,6 +4,7 @@ use std::io;
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::process::Command;
 use std::thread;
 
 use ferretto_proto::write::TracePacket;
@@ -89,4 +90,26 @@ fn it_does_so_for_upstreams_service() {
     if let Some(programs) = Programs::of_both() {
         records_into_a_file(&programs, Side::Upstream);
     }
+}
+
+#[test]
+fn a_command_is_not_sampled_by_the_process_id_that_it_has_on_another_machine() {
+    let folder = tempfile::tempdir().unwrap();
+    let there = folder.path().join("there");
+    let output = Command::new(env!("CARGO_BIN_EXE_ferretto"))
+        .args(["profile", "-o", "remote.pftrace", "--", "touch"])
+        .arg(&there)
+        .current_dir(&folder)
+        // An address for documentation: nobody connects to it.
+        .env("PERFETTO_CONSUMER_SOCK_NAME", "192.0.2.1:20001")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(
+        said.contains("the service at 192.0.2.1:20001 may be on another machine"),
+        "{said}"
+    );
+    assert!(!there.exists(), "the command has run");
+    assert!(!folder.path().join("remote.pftrace").exists(), "a file is left");
 }

@@ -2,12 +2,34 @@
 //!
 //! [`record`](super::record) calls it; the command itself is a [`Workload`].
 
+use ferretto_ipc::address::Address;
 use ferretto_proto::messages::trace_config;
 
 use super::*;
 use crate::perfetto::OF_COMMAND;
 
 impl Recorder<'_> {
+    /// Refuses a service that may be on another machine, if the config asks for the process of the command: its id would be that of some program there.
+    pub(super) fn check_reach_of_command(&self, service: &Address) -> Result<(), String> {
+        let Some(workload) = self.workload.as_ref().filter(|_| service.may_leave_machine()) else {
+            return Ok(());
+        };
+        let asks = TraceConfig::decode_from_slice(&self.config).is_ok_and(|mut config| {
+            config
+                .data_sources
+                .iter_mut()
+                .any(|source| family_of_command(source).is_some())
+        });
+        match asks {
+            false => Ok(()),
+            true => Err(format!(
+                "the service at {service} may be on another machine, where the process id of {} is some other program's: record on this machine, or \
+                 everybody there with --all",
+                workload.name()
+            )),
+        }
+    }
+
     /// Has the config name the process of the command, if it asks for that. The process is there from now on, and waits.
     pub(super) fn name_command(&mut self) {
         let Some(workload) = &mut self.workload else {
