@@ -307,7 +307,7 @@ mod tests {
         space.complete();
         assert_eq!(feed.fetch(), Fetched::End);
         assert!(feed.told().is_corrupt);
-        // An end before what was read is none either.
+        // An end before the position of the reader is corrupt, too.
         let (memory, file) = RingMemory::new(MIN_RING_WORDS).expect("memory");
         let client = RingMemory::of(&file, MIN_RING_WORDS).expect("memory");
         let ring = client.ring().expect("a ring");

@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_millis(50);
 pub(crate) struct Until {
     /// Nothing is unwound after this.
     pub(crate) unwinding: Instant,
-    /// Nothing is read after this: what is left then is lost.
+    /// Nothing is read after this. The rest is lost.
     pub(crate) reading: Instant,
 }
 

@@ -59,7 +59,7 @@ impl CallSite {
             of,
             site: CallSite::new(self.event, self.name, self.annotations),
         }));
-        // Another thread may have been first; then what was made here is freed after the lock is.
+        // Another thread may have been first. This variant is freed then, after the lock.
         registry::while_locked(|| match self.find_variant(category, of) {
             Ok(site) => Some(site),
             Err(place) => {
