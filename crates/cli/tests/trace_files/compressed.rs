@@ -277,7 +277,7 @@ fn damage_leaves_the_data_before_it_and_is_reported_with_its_offset() {
 
 #[test]
 fn a_file_that_expands_without_end_takes_no_more_memory() {
-    const KB: u64 = 40 << 10;
+    const KB: u64 = 16 << 10;
     let part = made(20_000);
     let times = 2 * (KB << 10) / part.len() as u64;
     for format in FORMATS {
