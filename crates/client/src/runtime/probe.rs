@@ -92,6 +92,11 @@ pub trait Probe: Send {
     /// Writes out all data that is still held back, because the service asked for a flush.
     fn flush(&mut self, _now: BootTime, _sink: &mut dyn PacketSink) {}
 
+    /// Whether the probe still writes what it found at the start, at deadlines that are due at once. Flushes wait for that.
+    fn is_starting(&self) -> bool {
+        false
+    }
+
     /// The session ends: write the last data. Then the instance is dropped.
     fn stop(&mut self, _now: BootTime, _sink: &mut dyn PacketSink) {}
 
@@ -129,6 +134,8 @@ struct Running<P> {
     probe: P,
     /// `Some` once it has started.
     writer: Option<TraceWriter>,
+    /// The flushes that wait for the probe's start.
+    flushes: Vec<Acknowledge>,
 }
 
 impl<P: Probe> Running<P> {
@@ -207,6 +214,7 @@ impl<P: Probe> DataSource for Probes<P> {
             session: instance.config.tracing_session_id.unwrap_or_default(),
             probe: (self.make)(instance)?,
             writer: None,
+            flushes: Vec::new(),
         };
         self.running().insert(instance.slot, running);
         Ok(())
@@ -237,9 +245,12 @@ impl<P: Probe> DataSource for Probes<P> {
         }
     }
 
-    fn flush(&self, slot: Slot, _flags: u64, _flushed: Acknowledge) {
+    fn flush(&self, slot: Slot, _flags: u64, flushed: Acknowledge) {
         if let Some(running) = self.running().get_mut(&slot) {
             running.flush(boot_now());
+            if running.probe.is_starting() {
+                running.flushes.push(flushed);
+            }
         }
     }
 
@@ -263,6 +274,10 @@ impl<P: Probe> DataSource for Probes<P> {
             {
                 probe.on_deadline(now, writer);
                 self.pass_on_notices(probe);
+            }
+            if !running.flushes.is_empty() && !running.probe.is_starting() {
+                running.flush(now);
+                running.flushes.clear();
             }
         }
     }

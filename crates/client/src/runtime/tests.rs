@@ -16,6 +16,7 @@ use ferretto_proto::messages::{
     InitializeConnectionResponse, Message, NotifyDataSourceStartedRequest, NotifyDataSourceStoppedRequest,
 };
 
+use super::probe::{BootTime, PacketSink, Probe, Probes, standalone};
 use super::*;
 use crate::data_source::{Acknowledge, DataSource, Instance, Output, Slot, Trouble};
 use crate::fake_service::FakeService;
@@ -135,24 +136,30 @@ impl DataSource for Obedient {
     }
 }
 
-struct World {
+struct World<S = Obedient> {
     runtime: OutOfLine<Runtime>,
     _reactor: Reactor,
     diary: Diary,
-    source: Arc<Obedient>,
+    source: Arc<S>,
     source_id: SourceId,
     service: FakeService,
     commands: ReplyTo,
 }
 
 impl World {
-    /// Connected, with the data source registered and memory set up.
     fn new() -> World {
         let diary = Diary::default();
         let source = Arc::new(Obedient {
             diary: diary.clone(),
             ..Default::default()
         });
+        World::of(source, diary)
+    }
+}
+
+impl<S: DataSource + 'static> World<S> {
+    /// Connected, with the data source registered and memory set up.
+    fn of(source: Arc<S>, diary: Diary) -> World<S> {
         let reactor = Reactor::new().unwrap();
         let mut runtime = Runtime::new(Arc::new(diary.clone()), reactor.waker());
         let source_id = runtime.add_source(None, source.clone());
@@ -349,6 +356,49 @@ fn a_late_acknowledgement_reaches_the_service() {
     world.source.let_go();
     assert_eq!(world.asked(), ["stopped 1"]);
     assert_eq!(world.diary.take(), ["set up", "raise", "start", "flush", "stop"]);
+}
+
+/// A probe that still has to write so many packets of its start.
+struct Starting(u32);
+
+impl Probe for Starting {
+    fn start(&mut self, _now: BootTime, _sink: &mut dyn PacketSink) {}
+
+    fn next_deadline(&self) -> Option<BootTime> {
+        self.is_starting().then_some(0)
+    }
+
+    fn on_deadline(&mut self, _now: BootTime, sink: &mut dyn PacketSink) {
+        self.0 -= 1;
+        sink.write_packet(b"of the start");
+    }
+
+    fn is_starting(&self) -> bool {
+        self.0 > 0
+    }
+}
+
+#[test]
+fn a_flush_waits_for_the_start_of_a_probe() {
+    let diary = Diary::default();
+    let program = Arc::new(diary.clone());
+    let source = Probes::new(standalone("obedient"), program, |_| Ok(Starting(20)));
+    let mut world = World::of(Arc::new(source), diary);
+    world.set_up(1, "");
+    world.start(1, "");
+    let is_flushed = |asked: Vec<String>| asked.iter().any(|asked| asked.ends_with("flushed 5"));
+    let mut flushed = is_flushed(world.flush(5, &[1]));
+    assert!(!flushed);
+    while !flushed {
+        let mut is_starting = false;
+        world
+            .source
+            .for_session(0, |probe, _| is_starting = probe.is_starting());
+        assert!(is_starting);
+        world.source.on_deadline();
+        flushed = is_flushed(world.asked());
+    }
+    assert_eq!(world.flush(6, &[1]), ["flushed 6"]);
 }
 
 #[test]

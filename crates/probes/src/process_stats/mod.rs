@@ -5,7 +5,7 @@
 //! owns it and calls it as [`Probe`].
 //!
 //! The scan runs in turns and writes a packet in each, so that a machine with very many processes does not keep the loop from its
-//! other work. A flush finishes it, and so does the stop, within [`LONGEST_FINISH`].
+//! other work. Flushes wait for it and for the first sample. The stop finishes it, within [`LONGEST_FINISH`].
 //!
 //! Guarantees: a packet is written only if it has content. Its timestamp is the time when its scan began. The first packet, and the
 //! first after state was cleared or lost, says that incremental state starts anew.
@@ -42,8 +42,8 @@ pub const NAME: &str = "linux.process_stats";
 
 /// The duration of one turn of the scan. The last process may exceed it.
 const SCAN_TURN: BootTime = 10_000_000;
-/// How long a flush goes on with the scan, and the stop. Services wait for five seconds, unless a config says otherwise, and have other data sources to
-/// hear from. A machine has tens of thousands of processes if they do not fit.
+/// How long the stop goes on with the scan, if no flush has waited for it. Services wait for five seconds, unless a config says otherwise, and for
+/// other data sources as well. A machine has tens of thousands of processes if they do not fit.
 const LONGEST_FINISH: BootTime = 2_000_000_000;
 /// Processes that one packet describes, at most.
 const MOST_IN_PACKET: usize = 1000;
@@ -79,6 +79,7 @@ pub struct ProcessStats {
     counters: Counters,
     output: Output,
     next_sample: Option<BootTime>,
+    first_sample_due: bool,
     /// Samples taken since the cache was cleared.
     samples: u32,
     pids: Vec<i32>,
@@ -108,6 +109,7 @@ impl ProcessStats {
             config,
             output: Output::default(),
             next_sample: None,
+            first_sample_due: false,
             samples: 0,
             pids: Vec::new(),
             unscanned: Vec::new().into_iter(),
@@ -263,6 +265,7 @@ impl Probe for ProcessStats {
             self.scan_some(now, sink);
         }
         self.next_sample = self.config.poll.map(|_| now);
+        self.first_sample_due = self.next_sample.is_some();
     }
 
     fn next_deadline(&self) -> Option<BootTime> {
@@ -286,6 +289,7 @@ impl Probe for ProcessStats {
             return;
         };
         self.next_sample = Some(next_multiple(now, poll.period));
+        self.first_sample_due = false;
         self.recover_losses(sink);
         self.sample_all(now, sink);
         self.samples += 1;
@@ -295,9 +299,9 @@ impl Probe for ProcessStats {
         }
     }
 
-    /// What is read after a flush has all processes of the start, as if the scan had not been spread over turns.
-    fn flush(&mut self, now: BootTime, sink: &mut dyn PacketSink) {
-        self.finish_scan(now, sink);
+    /// Data that are read after a flush have all processes of the start and the first sample, as if all was written at once.
+    fn is_starting(&self) -> bool {
+        self.unscanned.len() > 0 || self.first_sample_due
     }
 
     fn stop(&mut self, now: BootTime, sink: &mut dyn PacketSink) {

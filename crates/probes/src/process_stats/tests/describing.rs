@@ -334,14 +334,23 @@ fn a_scan_of_many_processes_takes_turns() {
 }
 
 #[test]
-fn a_flush_and_the_end_of_the_session_finish_the_scan() {
+fn flushes_wait_for_the_scan_and_the_first_sample_and_the_stop_finishes_the_scan() {
     let ends: [fn(&mut Fixture); 2] = [
-        |proc| proc.source.flush(9, &mut proc.sink),
+        |proc| {
+            // The turns of the scan, then the sample.
+            for _ in 0..5 {
+                assert!(proc.source.is_starting());
+                let due = proc.source.next_deadline().unwrap();
+                proc.source.on_deadline(due, &mut proc.sink);
+            }
+            assert!(!proc.source.is_starting());
+        },
         |proc| proc.source.stop(9, &mut proc.sink),
     ];
     for end in ends {
         let mut proc = Fixture::new(ProcessStatsConfig {
             scan_all_processes_on_start: Some(true),
+            proc_stats_poll_ms: Some(1000),
             ..ProcessStatsConfig::default()
         });
         for pid in 1..=5 {
@@ -354,7 +363,6 @@ fn a_flush_and_the_end_of_the_session_finish_the_scan() {
         let mut described: Vec<i32> = proc.trees().iter().flat_map(pids).collect();
         described.sort_unstable();
         assert_eq!(described, [1, 2, 3, 4, 5]);
-        assert_eq!(proc.source.next_deadline(), None);
         assert_eq!(proc.source.take_notices(), Vec::<String>::new());
     }
 }
