@@ -82,7 +82,7 @@ pub(super) fn read(folder: &Path, settings: &Settings) -> io::Result<Configs> {
         let session = SessionName::new(&name).map_err(|error| format!("{}: {error}", path.display()));
         let config = session.and_then(|session| {
             let text =
-                std::fs::read(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+                read_file(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
             let file = path.display().to_string();
             let ring = settings.crash_safe.contains(&session).then_some(settings.ring);
             rings += ring.unwrap_or(0);
@@ -97,6 +97,14 @@ pub(super) fn read(folder: &Path, settings: &Settings) -> io::Result<Configs> {
         configs.insert(name, config);
     }
     Ok(configs)
+}
+
+/// Reads a file. Of anything else, a FIFO for example, there might be no end, and the recorder's loop would wait for it.
+fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("it is no file; write the config into one"));
+    }
+    std::fs::read(path)
 }
 
 /// Checks a config, and adds what a session of the recorder needs.
@@ -176,6 +184,8 @@ fn unfit(config: &TraceConfig) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::{FileType, Mode};
+
     use super::*;
 
     fn prepared(text: &str) -> Result<Config, String> {
@@ -303,11 +313,17 @@ mod tests {
         ] {
             std::fs::write(folder.path().join(name), text).unwrap();
         }
+        // Whoever opened it would wait for a writer.
+        let fifo = folder.path().join("fifo.conf");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", folder.path().join("zeros.conf")).unwrap();
         let configs = read(folder.path(), &Settings::default()).unwrap();
         let found: Vec<_> = configs
             .iter()
             .map(|(name, config)| (name.as_str(), config.is_ok()))
             .collect();
-        assert_eq!(found, [("a", true), ("b", false), ("ü", false)]);
+        let good = [("a", true)];
+        let bad = ["b", "fifo", "zeros", "ü"].map(|name| (name, false));
+        assert_eq!(found, [&good[..], &bad].concat());
     }
 }
