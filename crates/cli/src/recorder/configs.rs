@@ -24,6 +24,8 @@ const LONGEST: u32 = 7 * 24 * 3600 * 1000;
 /// How long producers have to write out their newest data before a seal, so that a hanging one does not hold it up. The data are taken from its
 /// shared memory after that.
 const FLUSH_TIMEOUT: u32 = 500;
+/// How often the sequences of a crash-safe session start over, in milliseconds.
+const CLEAR_PERIOD: u32 = 5000;
 /// The quota has so many times the room of all rings, for their remains after a crash and for the files made of these.
 const RINGS_SHARE: u64 = 3;
 /// A file's share besides the contents of the buffers: the service's packets, and the fields that it adds to each packet. For small packets these are much.
@@ -126,6 +128,10 @@ fn prepare(file: &str, text: &[u8], session: &SessionName, ring: Option<u64>) ->
     let ears = ring.and_then(|_| hear(&mut config));
     if ring.is_some() {
         config.flush_period_ms.get_or_insert(FLUSH_PERIOD);
+        // What the ring has lost is marked in packets, and after a mark a sequence is understood once it starts over.
+        config.compression_type = None;
+        let incremental_state = config.incremental_state_config.get_or_insert_default();
+        incremental_state.clear_period_ms.get_or_insert(CLEAR_PERIOD);
     }
     let written = WrittenConfig {
         config,
@@ -223,7 +229,7 @@ mod tests {
     #[test]
     fn a_crash_safe_session_hears_its_triggers_by_another_one() {
         let demo = SessionName::new("demo").unwrap();
-        let text = "buffers { size_kb: 64 } data_sources { config { name: \"x\" } }";
+        let text = "buffers { size_kb: 64 } data_sources { config { name: \"x\" } } compression_type: COMPRESSION_TYPE_DEFLATE";
         let triggers = "trigger_config { trigger_mode: CLONE_SNAPSHOT triggers { name: \"t\" } }";
         let config = prepare(
             "demo.conf",
@@ -235,6 +241,11 @@ mod tests {
         let decoded = TraceConfig::decode_from_slice(&config.encoded).unwrap();
         assert!(!decoded.trigger_config.is_set());
         assert_eq!(decoded.flush_period_ms, Some(FLUSH_PERIOD));
+        assert_eq!(decoded.compression_type, None);
+        assert_eq!(
+            decoded.incremental_state_config.clear_period_ms,
+            Some(CLEAR_PERIOD)
+        );
         let crash_safe = config.crash_safe.unwrap();
         assert_eq!((config.room, crash_safe.ring), (999, 999));
         let ears = TraceConfig::decode_from_slice(&crash_safe.ears.unwrap()).unwrap();

@@ -477,7 +477,7 @@ impl Daemon {
         let is_known = |path: &Path| {
             self.salvages
                 .values()
-                .any(|leftover| leftover.segments.iter().any(|it| it == path))
+                .any(|leftover| leftover.segments.iter().any(|it| it.path == path))
         };
         let found = ring::leftovers(&self.settings.folder, is_known);
         let mut found = found.unwrap_or_else(|error| {
@@ -495,7 +495,7 @@ impl Daemon {
             let now = self.now();
             let id = self
                 .recorder
-                .salvage(&leftover.session, &Reason::new(RECOVERED), leftover.bytes, &now);
+                .salvage(&leftover.session, &Reason::new(RECOVERED), leftover.room(), &now);
             self.salvages.insert(id, leftover);
         }
     }
