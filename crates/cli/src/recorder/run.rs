@@ -492,6 +492,11 @@ impl Daemon {
     /// Asks for a seal of each ring of a session that has ended.
     fn salvage(&mut self) {
         for leftover in self.leftovers() {
+            log::info(format_args!(
+                "{}: seals what is left of its ring, up to {} bytes, once the disk has room",
+                leftover.session,
+                leftover.room()
+            ));
             let now = self.now();
             let id = self
                 .recorder
