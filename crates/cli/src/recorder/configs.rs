@@ -181,6 +181,10 @@ fn unfit(config: &TraceConfig) -> Option<&'static str> {
     if !config.activate_triggers.is_empty() {
         return Some("activate_triggers records nothing; use trigger_perfetto");
     }
+    // Such is a file that is empty because a disk was full, or its editor is not done with it.
+    if config.data_sources.is_empty() {
+        return Some("it records nothing; name the data sources");
+    }
     match config.trigger_config.trigger_mode {
         None | Some(TriggerMode::UNSPECIFIED | TriggerMode::CLONE_SNAPSHOT) => None,
         Some(_) if config.trigger_config.use_clone_snapshot_if_available == Some(true) => None,
@@ -295,10 +299,12 @@ mod tests {
     fn mistakes_and_sessions_that_end_are_refused() {
         for (text, words) in [
             ("bufers {}", "demo.conf:1:1: error:"),
+            ("", "it records nothing"),
+            ("buffers { size_kb: 1 }", "it records nothing"),
             ("buffers { size_kb: 1 } duration_ms: 5", "duration_ms"),
             ("buffers { size_kb: 1 } write_into_file: true", "write_into_file"),
             (
-                "buffers { size_kb: 1 } trigger_config { trigger_mode: STOP_TRACING triggers { name: \"t\" } }",
+                "buffers { size_kb: 1 } data_sources {} trigger_config { trigger_mode: STOP_TRACING triggers { name: \"t\" } }",
                 "CLONE_SNAPSHOT",
             ),
             (
