@@ -384,6 +384,7 @@ fn a_storm_of_triggers_costs_as_many_files_as_are_allowed_and_each_is_counted() 
     });
     assert_eq!(tally()["sealed"], 2, "{}", tally());
     assert_eq!(flight.files().0.len(), 2);
+    flight.await_said("not sealed: meters/slow.frame (");
     // Each reason has its own share of seals.
     assert_eq!(flight.seal(&[]).len(), 1);
 }
