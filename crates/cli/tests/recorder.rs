@@ -813,6 +813,7 @@ fn metrics_tell_of_sessions_seals_and_the_service_if_they_are_asked_for() {
         expected.iter().all(|line| page.contains(line))
     });
     assert!(page.starts_with("HTTP/1.1 200 OK"), "{page}");
+    assert!(get("/metrics?of=all").starts_with("HTTP/1.1 200 OK"));
     assert!(get("/").starts_with("HTTP/1.1 404"));
     assert!(ask("/metrics", "localhost").starts_with("HTTP/1.1 200 OK"));
     assert!(ask("/metrics", "127.0.0.1.example.org").starts_with("HTTP/1.1 403"));
