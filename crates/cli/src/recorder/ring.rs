@@ -50,6 +50,8 @@ pub(super) struct Ring {
     /// The oldest first; the last one is open.
     segments: VecDeque<Segment>,
     open: Option<File>,
+    /// The bytes that have to come before a full disk costs another segment.
+    spared: u64,
     /// Bytes that were too many for the ring.
     dropped: u64,
 }
@@ -64,6 +66,7 @@ impl Ring {
             head: None,
             segments: VecDeque::new(),
             open: None,
+            spared: 0,
             dropped: 0,
         }
     }
@@ -74,6 +77,7 @@ impl Ring {
     /// If the disk does not take them. They are missing then, and the ring is as it was.
     pub(super) fn append(&mut self, packets: &[u8]) -> io::Result<()> {
         let bytes = packets.len() as u64;
+        self.spared = self.spared.saturating_sub(bytes);
         let head = self.head.as_ref().map_or(0, |head| head.bytes);
         if head + bytes > self.limit {
             self.dropped += bytes;
@@ -87,11 +91,28 @@ impl Ring {
         {
             self.open = None;
         }
-        let written = self.make_room(head + bytes).and_then(|()| self.write(packets));
+        let mut written = self.make_room(head + bytes).and_then(|()| self.write(packets));
+        if written.as_ref().is_err_and(is_full) && self.give_up_oldest() {
+            written = self.write(packets);
+        }
         if written.is_err() {
             self.skip();
         }
         written
+    }
+
+    /// Deletes the oldest segment, because the disk is full and the newest data matter more. Others may take the room, so no segment goes before as much
+    /// has come as the last one had: even then the ring loses its data no sooner than if the disk had taken all. Returns whether there may be room.
+    fn give_up_oldest(&mut self) -> bool {
+        if self.spared > 0 || self.segments.len() < 2 {
+            return false;
+        }
+        let Some(oldest) = self.segments.pop_front() else {
+            return false;
+        };
+        self.spared = oldest.bytes;
+        // If deleting fails, the next start finds the file.
+        std::fs::remove_file(&oldest.path).is_ok()
     }
 
     /// Notes that packets are missing after the present segment.
@@ -143,6 +164,7 @@ impl Ring {
                 // If deleting fails, an empty file is left, which is no harm.
                 let _ = std::fs::remove_file(&segment.path);
                 self.segments.pop_back();
+                self.open = None;
             }
             return Err(error);
         }
@@ -255,6 +277,13 @@ pub(super) fn leftovers(folder: &Path, in_use: impl Fn(&Path) -> bool) -> io::Re
     Ok(leftovers.into_iter().map(|(_, leftover)| leftover).collect())
 }
 
+fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
+}
+
 /// Returns how much of a segment's bytes are whole packets.
 pub(super) fn whole(bytes: &[u8]) -> usize {
     let mut end = 0;
@@ -359,6 +388,29 @@ mod tests {
             .map(|leftover| (leftover.session.as_str(), content(&leftover.segments).len()))
             .collect();
         assert_eq!(found, [("a", 3), ("a", 4), ("b", 3)]);
+    }
+
+    #[test]
+    fn on_a_full_disk_the_newest_packets_take_the_place_of_the_oldest() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let flags = rustix::mount::MountFlags::empty();
+        if let Err(error) = rustix::mount::mount("ferretto-test", folder, "tmpfs", flags, c"size=128k") {
+            return println!("skipped: cannot mount a small disk: {error}");
+        }
+        let mut ring = Ring::new(folder, &SessionName::new("a").unwrap(), 1, 80 << 10);
+        ring.append(&packet(10, 0)).unwrap();
+        ring.rotate();
+        let mut append = |fill: u8| ring.append(&packet(4000, fill));
+        (1..=15).for_each(|fill| append(fill).unwrap());
+        let mut others = File::create(folder.join("others")).unwrap();
+        while others.write_all(&[0; 4096]).is_ok() {}
+        let is_written: Vec<_> = (16..=60).map(|fill| append(fill).is_ok()).collect();
+        let content = content(&leftovers(folder, |_| false).unwrap()[0].segments);
+        rustix::mount::unmount(folder, rustix::mount::UnmountFlags::DETACH).unwrap();
+        assert_eq!(is_written, [true; 45]);
+        let newest = [58, 59, 60].map(|fill| packet(4000, fill)).concat();
+        assert!(content.starts_with(&packet(10, 0)) && content.ends_with(&newest));
     }
 
     #[test]
