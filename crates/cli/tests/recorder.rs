@@ -384,6 +384,7 @@ fn a_storm_of_triggers_costs_as_many_files_as_are_allowed_and_each_is_counted() 
     });
     assert_eq!(tally()["sealed"], 2, "{}", tally());
     assert_eq!(flight.files().0.len(), 2);
+    flight.await_said("not sealed: meters/slow.frame (");
     // Each reason has its own share of seals.
     assert_eq!(flight.seal(&[]).len(), 1);
 }
@@ -812,6 +813,7 @@ fn metrics_tell_of_sessions_seals_and_the_service_if_they_are_asked_for() {
         expected.iter().all(|line| page.contains(line))
     });
     assert!(page.starts_with("HTTP/1.1 200 OK"), "{page}");
+    assert!(get("/metrics?of=all").starts_with("HTTP/1.1 200 OK"));
     assert!(get("/").starts_with("HTTP/1.1 404"));
     assert!(ask("/metrics", "localhost").starts_with("HTTP/1.1 200 OK"));
     assert!(ask("/metrics", "127.0.0.1.example.org").starts_with("HTTP/1.1 403"));

@@ -17,6 +17,8 @@ const MOST_AT_ONCE: usize = 4;
 const MOST_WAITING: usize = 64;
 /// The state file is written at most once in this time.
 const SAVE_PERIOD: Duration = Duration::from_secs(1);
+/// How often to look whether a full disk has room again.
+const ROOM_PERIOD: Duration = Duration::from_secs(10);
 /// How long the clock on the wall has to go on without a step forward before files are deleted for their age. A clock that is wrong for a moment, as it may
 /// be after a start of the machine, costs no file then.
 const STEADY: Duration = Duration::from_secs(600);
@@ -454,7 +456,8 @@ impl Recorder {
         None
     }
 
-    /// Returns the next step for the oldest request that can be carried out: a session is sealed for one request after the other.
+    /// Returns the next step for the oldest request that can be carried out: a session is sealed for one request after the other. On a full disk the oldest
+    /// leftover waits: it is there already, and who refuses it deletes it.
     fn next_seal(&mut self, now: &Now) -> Option<Action> {
         if self.under_way.len() >= MOST_AT_ONCE {
             return None;
@@ -463,28 +466,39 @@ impl Recorder {
             let mut others = self.under_way.values();
             request.source == Source::Session && others.any(|other| other.is_of(&request.file.session))
         };
-        let mut waiting = self.waiting.iter();
-        let index = waiting.position(|(_, request)| !is_busy(request))?;
-        let (id, request) = &self.waiting[index];
-        let (id, most) = match request.source {
-            Source::Leftover(bytes) => (*id, bytes),
-            Source::Session => match self.sessions.get(&request.file.session) {
-                Some(session) if session.supervisor.is_running() => (*id, session.room),
-                _ => return self.refuse(index, Refusal::NotRunning),
-            },
-        };
-        match self.shelf.reserve(id, most, now.free) {
-            Room::Later => None,
-            Room::After(name) => {
-                self.shelf.leave(&name);
-                Some(Action::Remove(name))
+        let mut waits_for_disk = false;
+        let mut index = 0;
+        loop {
+            let (id, request) = self.waiting.get(index)?;
+            if is_busy(request) {
+                index += 1;
+                continue;
             }
-            Room::Never => self.refuse(index, Refusal::NoRoom),
-            Room::Reserved => {
-                let (id, request) = self.waiting.remove(index)?;
-                let file = request.file.clone();
-                self.under_way.insert(id, request);
-                Some(Action::Seal(Order { id, file, most }))
+            let (id, most) = match request.source {
+                Source::Leftover(bytes) => (*id, bytes),
+                Source::Session => match self.sessions.get(&request.file.session) {
+                    Some(session) if session.supervisor.is_running() => (*id, session.room),
+                    _ => return self.refuse(index, Refusal::NotRunning),
+                },
+            };
+            let may_wait = request.source != Source::Session && !waits_for_disk;
+            match self.shelf.reserve(id, most, now.free) {
+                Room::Later => return None,
+                Room::After(name) => {
+                    self.shelf.leave(&name);
+                    return Some(Action::Remove(name));
+                }
+                Room::DiskIsFull if may_wait => {
+                    waits_for_disk = true;
+                    index += 1;
+                }
+                Room::DiskIsFull | Room::Never => return self.refuse(index, Refusal::NoRoom),
+                Room::Reserved => {
+                    let (id, request) = self.waiting.remove(index)?;
+                    let file = request.file.clone();
+                    self.under_way.insert(id, request);
+                    return Some(Action::Seal(Order { id, file, most }));
+                }
             }
         }
     }
@@ -533,7 +547,10 @@ impl Recorder {
             let too_old = now.monotonic + Duration::from_millis(u64::try_from(left).unwrap_or_default() + 1);
             too_old.max(self.steady_since + STEADY)
         });
-        starts.chain(save).chain(expiry).min()
+        let is_leftover = |request: &Request| request.source != Source::Session;
+        let waits = self.waiting.iter().any(|(_, request)| is_leftover(request));
+        let room = waits.then(|| now.monotonic + ROOM_PERIOD);
+        starts.chain(save).chain(expiry).chain(room).min()
     }
 }
 

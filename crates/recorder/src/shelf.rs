@@ -18,7 +18,9 @@ pub(crate) enum Room {
     After(FileName),
     /// There may be room once the files that are being written or deleted are done.
     Later,
-    /// There is none: the quota is smaller, or the disk is full of the files of others.
+    /// The disk is full of the files of others.
+    DiskIsFull,
+    /// There is none: the quota is smaller.
     Never,
 }
 
@@ -138,6 +140,7 @@ impl Shelf {
         match self.most_dispensable() {
             Some(name) if deletable >= in_way.max(lacking) => Room::After(name.clone()),
             _ if !self.reserved.is_empty() => Room::Later,
+            _ if deletable >= in_way => Room::DiskIsFull,
             _ => Room::Never,
         }
     }

@@ -1,7 +1,8 @@
 //! The output of a recording: a file, a pipe or stdout, with the packets that go into it.
 //!
 //! [`record`](super::record) uses it. It opens the output before it asks the service for anything, so that an unwritable output costs no recording.
-//! It empties a file only when the recording starts, so that a refused recording leaves an earlier trace as it was. If an output cannot take
+//! It empties a file only when the service is asked to record, so that a mistake that shows before, or a missing service, leaves an earlier trace as
+//! it was. What the service then refuses costs the earlier trace, as with upstream's. If an output cannot take
 //! everything, it keeps the complete packets that it took. [`Output::discard`] removes a file without any.
 //!
 //! A trace file is one encoded `perfetto.protos.Trace`: every packet is its field 1, length-delimited. Only whole packets

@@ -24,6 +24,8 @@ const LONGEST: u32 = 7 * 24 * 3600 * 1000;
 /// How long producers have to write out their newest data before a seal, so that a hanging one does not hold it up. The data are taken from its
 /// shared memory after that.
 const FLUSH_TIMEOUT: u32 = 500;
+/// How often the sequences of a crash-safe session start over, in milliseconds.
+const CLEAR_PERIOD: u32 = 5000;
 /// The quota has so many times the room of all rings, for their remains after a crash and for the files made of these.
 const RINGS_SHARE: u64 = 3;
 /// A file's share besides the contents of the buffers: the service's packets, and the fields that it adds to each packet. For small packets these are much.
@@ -82,7 +84,7 @@ pub(super) fn read(folder: &Path, settings: &Settings) -> io::Result<Configs> {
         let session = SessionName::new(&name).map_err(|error| format!("{}: {error}", path.display()));
         let config = session.and_then(|session| {
             let text =
-                std::fs::read(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+                read_file(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
             let file = path.display().to_string();
             let ring = settings.crash_safe.contains(&session).then_some(settings.ring);
             rings += ring.unwrap_or(0);
@@ -97,6 +99,14 @@ pub(super) fn read(folder: &Path, settings: &Settings) -> io::Result<Configs> {
         configs.insert(name, config);
     }
     Ok(configs)
+}
+
+/// Reads a file. Of anything else, a FIFO for example, there might be no end, and the recorder's loop would wait for it.
+fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("it is no file; write the config into one"));
+    }
+    std::fs::read(path)
 }
 
 /// Checks a config, and adds what a session of the recorder needs.
@@ -118,6 +128,10 @@ fn prepare(file: &str, text: &[u8], session: &SessionName, ring: Option<u64>) ->
     let ears = ring.and_then(|_| hear(&mut config));
     if ring.is_some() {
         config.flush_period_ms.get_or_insert(FLUSH_PERIOD);
+        // What the ring has lost is marked in packets, and after a mark a sequence is understood once it starts over.
+        config.compression_type = None;
+        let incremental_state = config.incremental_state_config.get_or_insert_default();
+        incremental_state.clear_period_ms.get_or_insert(CLEAR_PERIOD);
     }
     let written = WrittenConfig {
         config,
@@ -167,6 +181,10 @@ fn unfit(config: &TraceConfig) -> Option<&'static str> {
     if !config.activate_triggers.is_empty() {
         return Some("activate_triggers records nothing; use trigger_perfetto");
     }
+    // Such is a file that is empty because a disk was full, or its editor is not done with it.
+    if config.data_sources.is_empty() {
+        return Some("it records nothing; name the data sources");
+    }
     match config.trigger_config.trigger_mode {
         None | Some(TriggerMode::UNSPECIFIED | TriggerMode::CLONE_SNAPSHOT) => None,
         Some(_) if config.trigger_config.use_clone_snapshot_if_available == Some(true) => None,
@@ -176,6 +194,8 @@ fn unfit(config: &TraceConfig) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::{FileType, Mode};
+
     use super::*;
 
     fn prepared(text: &str) -> Result<Config, String> {
@@ -213,7 +233,7 @@ mod tests {
     #[test]
     fn a_crash_safe_session_hears_its_triggers_by_another_one() {
         let demo = SessionName::new("demo").unwrap();
-        let text = "buffers { size_kb: 64 } data_sources { config { name: \"x\" } }";
+        let text = "buffers { size_kb: 64 } data_sources { config { name: \"x\" } } compression_type: COMPRESSION_TYPE_DEFLATE";
         let triggers = "trigger_config { trigger_mode: CLONE_SNAPSHOT triggers { name: \"t\" } }";
         let config = prepare(
             "demo.conf",
@@ -225,6 +245,11 @@ mod tests {
         let decoded = TraceConfig::decode_from_slice(&config.encoded).unwrap();
         assert!(!decoded.trigger_config.is_set());
         assert_eq!(decoded.flush_period_ms, Some(FLUSH_PERIOD));
+        assert_eq!(decoded.compression_type, None);
+        assert_eq!(
+            decoded.incremental_state_config.clear_period_ms,
+            Some(CLEAR_PERIOD)
+        );
         let crash_safe = config.crash_safe.unwrap();
         assert_eq!((config.room, crash_safe.ring), (999, 999));
         let ears = TraceConfig::decode_from_slice(&crash_safe.ears.unwrap()).unwrap();
@@ -274,10 +299,12 @@ mod tests {
     fn mistakes_and_sessions_that_end_are_refused() {
         for (text, words) in [
             ("bufers {}", "demo.conf:1:1: error:"),
+            ("", "it records nothing"),
+            ("buffers { size_kb: 1 }", "it records nothing"),
             ("buffers { size_kb: 1 } duration_ms: 5", "duration_ms"),
             ("buffers { size_kb: 1 } write_into_file: true", "write_into_file"),
             (
-                "buffers { size_kb: 1 } trigger_config { trigger_mode: STOP_TRACING triggers { name: \"t\" } }",
+                "buffers { size_kb: 1 } data_sources {} trigger_config { trigger_mode: STOP_TRACING triggers { name: \"t\" } }",
                 "CLONE_SNAPSHOT",
             ),
             (
@@ -303,11 +330,17 @@ mod tests {
         ] {
             std::fs::write(folder.path().join(name), text).unwrap();
         }
+        // Whoever opened it would wait for a writer.
+        let fifo = folder.path().join("fifo.conf");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", folder.path().join("zeros.conf")).unwrap();
         let configs = read(folder.path(), &Settings::default()).unwrap();
         let found: Vec<_> = configs
             .iter()
             .map(|(name, config)| (name.as_str(), config.is_ok()))
             .collect();
-        assert_eq!(found, [("a", true), ("b", false), ("ü", false)]);
+        let good = [("a", true)];
+        let bad = ["b", "fifo", "zeros", "ü"].map(|name| (name, false));
+        assert_eq!(found, [&good[..], &bad].concat());
     }
 }

@@ -4,9 +4,9 @@
 //! Producers commit their data every [`FLUSH_PERIOD`] and the thread reads every [`READ_PERIOD`]. So when the service, a producer or the recorder is
 //! killed, at most the last second is missing. The clones by which other sessions are sealed would miss what has been read, so a seal copies the ring.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -17,11 +17,14 @@ use ferretto_ipc::Address;
 use ferretto_ipc::client::More;
 use ferretto_ipc::ports::ConsumerMethod;
 use ferretto_ipc::reactor::Waker;
+use ferretto_proto::write::TracePacket;
 use ferretto_recorder::{SealId, Written};
+use ferretto_wire::{Reader, Value, Writer};
 
 use super::folder::Draft;
-use super::ring::{Ring, whole};
+use super::ring::{Ring, Segment, whole};
 use crate::ask::{Conversation, Silence};
+use crate::packet::Packet;
 use crate::service::unreachable;
 use ferretto_trace_file::{MAX_PREAMBLE, packet_preamble};
 
@@ -297,20 +300,12 @@ impl Thread {
     fn seal(&mut self, order: Order) {
         self.ring.rotate();
         // Open files stay readable when the ring goes on and deletes them.
-        let segments: Vec<_> = self
-            .ring
-            .segments()
-            .map(|segment| File::open(&segment.path))
-            .collect();
+        let segments = open(self.ring.segments());
         let Order { draft, most, answer } = order;
         let copying = std::thread::Builder::new()
             .name("seal".to_owned())
             .spawn(move || {
-                let result = segments
-                    .into_iter()
-                    .collect::<Result<Vec<File>, _>>()
-                    .map_err(|error| format!("cannot read the ring: {error}"))
-                    .and_then(|segments| copy(segments, draft, most));
+                let result = segments.and_then(|segments| copy(segments, draft, most));
                 answer.give(result);
             });
         if let Err(error) = copying {
@@ -340,31 +335,61 @@ fn check(event: ConsumerEvent) -> Result<Option<(ferretto_client::consumer::Pack
     }
 }
 
+/// A segment that can be read whatever the ring does meanwhile.
+#[derive(Debug)]
+pub(super) struct OpenSegment {
+    number: u64,
+    file: File,
+}
+
+/// Opens segments.
+///
+/// # Errors
+/// If one cannot be read.
+pub(super) fn open<'a>(segments: impl IntoIterator<Item = &'a Segment>) -> Result<Vec<OpenSegment>, String> {
+    let segments = segments.into_iter().map(|segment| {
+        let number = segment.number;
+        File::open(&segment.path).map(|file| OpenSegment { number, file })
+    });
+    segments
+        .collect::<Result<_, _>>()
+        .map_err(|error| format!("cannot read the ring: {error}"))
+}
+
 /// Copies segments into a file of at most `most` bytes, and ends the file where the next packets have no room. From a segment that was cut off, the whole
-/// packets count.
+/// packets count. Where data are missing between segments, it marks that.
 ///
 /// # Errors
 /// If a segment cannot be read, or the disk does not take the file.
-pub(super) fn copy(segments: Vec<File>, mut draft: Draft, most: u64) -> Result<Written, String> {
+pub(super) fn copy(segments: Vec<OpenSegment>, mut draft: Draft, most: u64) -> Result<Written, String> {
     let mut written = Written {
         bytes: 0,
         is_cut: false,
     };
     let cannot_write = |error: std::io::Error| format!("cannot write the file: {error}");
-    'segments: for mut segment in segments {
+    let mut marks = None;
+    let mut next = 0;
+    'segments: for OpenSegment { number, mut file } in segments {
+        if number != next {
+            marks = Some(Marks::default());
+        }
+        next = number + 1;
         // Whole packets from a buffer that moves over the segment.
         let mut buffer = Vec::new();
         loop {
-            let read = (&mut segment).take(BUFFER as u64).read_to_end(&mut buffer);
+            let read = (&mut file).take(BUFFER as u64).read_to_end(&mut buffer);
             let is_over = read.map_err(|error| format!("cannot read the ring: {error}"))? == 0;
-            let packets = &buffer[..whole(&buffer)];
+            let taken = whole(&buffer);
+            let packets = match &mut marks {
+                None => &buffer[..taken],
+                Some(marks) => marks.set(&buffer[..taken]),
+            };
             if written.bytes + packets.len() as u64 > most {
                 written.is_cut = true;
                 break 'segments;
             }
             draft.file.write_all(packets).map_err(cannot_write)?;
             written.bytes += packets.len() as u64;
-            let taken = packets.len();
             buffer.drain(..taken);
             if is_over {
                 break;
@@ -375,13 +400,36 @@ pub(super) fn copy(segments: Vec<File>, mut draft: Draft, most: u64) -> Result<W
     Ok(written)
 }
 
-/// Opens the segments of a leftover.
-///
-/// # Errors
-/// If one cannot be read.
-pub(super) fn open(segments: &[PathBuf]) -> Result<Vec<File>, String> {
-    let opened: Result<Vec<File>, _> = segments.iter().map(File::open).collect();
-    opened.map_err(|error| format!("cannot read the ring: {error}"))
+/// Marks the first packet of each sequence after a gap with `previous_packet_dropped`, as the service does for what its buffers lost. Readers understand a
+/// packet by what its sequence said before: without the mark they would add its time to that of the last packet before the gap, for example.
+#[derive(Debug, Default)]
+struct Marks {
+    /// The sequences that have theirs.
+    marked: BTreeSet<u32>,
+    packets: Writer,
+}
+
+impl Marks {
+    /// Returns these whole packets with the marks that they need.
+    fn set(&mut self, packets: &[u8]) -> &[u8] {
+        self.packets.clear();
+        for field in Reader::new(packets).map_while(Result::ok) {
+            let Value::Bytes(packet) = field.value else {
+                continue;
+            };
+            let sequence = Packet::new(packet).sequence;
+            // Packets of no sequence do not refer to others.
+            if sequence == 0 || !self.marked.insert(sequence) {
+                self.packets.raw(field.raw);
+                continue;
+            }
+            self.packets.nested(field.number, |marked| {
+                marked.raw(packet);
+                marked.varint_field(TracePacket::PREVIOUS_PACKET_DROPPED, 1);
+            });
+        }
+        self.packets.as_slice()
+    }
 }
 
 #[cfg(test)]
@@ -436,6 +484,19 @@ mod tests {
         assert_eq!(names(root.path()), Vec::<String>::new());
     }
 
+    /// A ring's segments of these numbers and contents.
+    fn segments(folder: &Path, contents: &[(u64, Vec<u8>)]) -> Vec<OpenSegment> {
+        let segments = contents.iter().map(|(number, content)| {
+            let path = folder.join(format!("segment{number}"));
+            std::fs::write(&path, content).unwrap();
+            OpenSegment {
+                number: *number,
+                file: File::open(path).unwrap(),
+            }
+        });
+        segments.collect()
+    }
+
     #[test]
     fn a_copy_that_is_cut_has_nothing_after_the_cut() {
         let root = tempfile::tempdir().unwrap();
@@ -447,14 +508,9 @@ mod tests {
         };
         let packets = [packet(50), packet(300), packet(10)];
         for (most, expected) in [(100, 1), (1000, 3)] {
-            let segments = packets.iter().enumerate().map(|(number, packet)| {
-                let path = root.path().join(format!("segment{number}"));
-                std::fs::write(&path, packet).unwrap();
-                path
-            });
-            let segments: Vec<PathBuf> = segments.collect();
+            let contents: Vec<_> = (0..).zip(packets.clone()).collect();
             let draft = folder.draft("copy").unwrap();
-            let written = copy(open(&segments).unwrap(), draft, most).unwrap();
+            let written = copy(segments(root.path(), &contents), draft, most).unwrap();
             let content = std::fs::read(root.path().join("copy")).unwrap();
             assert_eq!(content, packets[..expected].concat());
             assert_eq!(
@@ -462,5 +518,64 @@ mod tests {
                 (content.len() as u64, expected < packets.len())
             );
         }
+    }
+
+    #[test]
+    fn each_sequence_is_told_once_what_is_missing_between_segments() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = Folder::open(root.path()).unwrap();
+        let packets = |sequences: &[u32]| {
+            let mut packets = Writer::new();
+            for sequence in sequences {
+                packets.nested(1, |packet| {
+                    packet.varint_field(TracePacket::TIMESTAMP, 5);
+                    if *sequence != 0 {
+                        let number = TracePacket::TRUSTED_PACKET_SEQUENCE_ID;
+                        packet.varint_field(number, u64::from(*sequence));
+                    }
+                });
+            }
+            packets.as_slice().to_vec()
+        };
+        // Segments 2 and 3 are missing.
+        let contents = [
+            (0, packets(&[1, 2])),
+            (1, packets(&[1, 2])),
+            (4, packets(&[2, 0, 2])),
+            (5, packets(&[1, 2, 1, 3])),
+        ];
+        let draft = folder.draft("copy").unwrap();
+        let written = copy(segments(root.path(), &contents), draft, 1000).unwrap();
+        let content = std::fs::read(root.path().join("copy")).unwrap();
+        assert_eq!(written.bytes, content.len() as u64);
+        let found: Vec<_> = Reader::new(&content)
+            .map(|field| {
+                let packet = field.unwrap().value.as_bytes().unwrap();
+                let is_marked = crate::packet::varint(packet, TracePacket::PREVIOUS_PACKET_DROPPED);
+                (Packet::new(packet).sequence, is_marked.is_some())
+            })
+            .collect();
+        let (marked, usual) = (true, false);
+        assert_eq!(
+            found,
+            [
+                (1, usual),
+                (2, usual),
+                (1, usual),
+                (2, usual),
+                (2, marked),
+                (0, usual),
+                (2, usual),
+                (1, marked),
+                (2, usual),
+                (1, usual),
+                (3, marked),
+            ]
+        );
+        // Without the beginning, all begin with a loss.
+        let draft = folder.draft("copy").unwrap();
+        copy(segments(root.path(), &contents[1..2]), draft, 1000).unwrap();
+        let content = std::fs::read(root.path().join("copy")).unwrap();
+        assert_eq!(content.len(), contents[1].1.len() + 2 * 3);
     }
 }

@@ -4,7 +4,7 @@
 //! looks. Only `GET /metrics` is answered, and nothing can be changed. As in [`open`](crate::open), the `Host` has to be a loopback address, so that no page of
 //! the web reads the figures by a name that resolves to 127.0.0.1. Every user of the machine can read them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Display, Write};
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -112,10 +112,19 @@ fn add_service(page: &mut Page, state: &TracingServiceState) {
         .flat_map(|session| &session.buffer_size_kb);
     let kilobytes: u64 = sizes.map(|kb| u64::from(*kb)).sum();
     page.add("ferretto_service_buffer_bytes", &[], kilobytes << 10);
-    for producer in state.producers.iter().take(MOST_PRODUCERS) {
+    // The process ids of other machines are those of strangers here.
+    let here = state
+        .producers
+        .iter()
+        .filter(|it| it.machine_id.unwrap_or(0) == 0);
+    let mut told = BTreeSet::new();
+    for producer in here.take(MOST_PRODUCERS) {
+        let name = producer.name.as_deref().unwrap_or_default();
         let pid = producer.pid.unwrap_or(0).to_string();
-        if let Some(bytes) = resident(&pid) {
-            let name = producer.name.as_deref().unwrap_or_default();
+        // A process may be a producer twice, and a value must not be there twice.
+        if told.insert((name, pid.clone()))
+            && let Some(bytes) = resident(&pid)
+        {
             let labels = [("producer", name), ("pid", &pid)];
             page.add("ferretto_producer_resident_memory_bytes", &labels, bytes);
         }
@@ -180,7 +189,8 @@ impl Application for Metrics {
 
     fn answer(&mut self, head: &Head<'_>, browser: Browser, _exchanges: usize) -> State<Nothing> {
         let is_for_us = matches!(head.one("Host"), Ok(Some(host)) if is_loopback(host));
-        let response = match (head.method, head.path) {
+        let path = head.path.split('?').next().unwrap_or_default();
+        let response = match (head.method, path) {
             _ if !is_for_us => Response::new("403 Forbidden").text("Ask 127.0.0.1, [::1] or localhost.\n"),
             ("GET", "/metrics") => {
                 let mut page = Page::default();
@@ -217,7 +227,36 @@ impl Application for Metrics {
 
 #[cfg(test)]
 mod tests {
+    use ferretto_proto::messages::tracing_service_state::Producer;
+
     use super::*;
+
+    #[test]
+    fn the_memory_of_producers_is_told_once_and_not_of_those_on_other_machines() {
+        let producer = |name: &str, machine_id| Producer {
+            name: Some(name.to_owned()),
+            pid: Some(std::process::id() as i32),
+            machine_id,
+            ..Default::default()
+        };
+        let state = TracingServiceState {
+            producers: vec![
+                producer("far", Some(7)),
+                producer("near", Some(0)),
+                producer("near", None),
+                producer("other", None),
+            ],
+            ..Default::default()
+        };
+        let mut page = Page::default();
+        add_service(&mut page, &state);
+        let lines = page.text.lines();
+        let told: Vec<_> = lines
+            .filter_map(|line| line.split_once("_memory_bytes{producer=\""))
+            .filter_map(|(_, rest)| rest.split('"').next())
+            .collect();
+        assert_eq!(told, ["near", "other"]);
+    }
 
     #[test]
     fn figures_are_written_as_prometheus_reads_them() {

@@ -4,6 +4,9 @@
 //! it. The oldest segment makes room for a new one; only the first segment of a run stays, because it has the packets that come once: the config, the
 //! machine, the first clocks. A segment holds whole packets, but its last write may be cut off if the recorder is killed: [`whole`] finds the end.
 //!
+//! Segments are numbered. A number that is missing is data that are missing: a segment that made room, or packets that could not be written. Whoever puts
+//! segments together has to [mark](MARKS) that, because readers understand packets by what their sequence said before.
+//!
 //! Guarantee: the files of a run have at most the bytes that were allowed, at every moment.
 
 use std::collections::VecDeque;
@@ -21,11 +24,17 @@ use ferretto_trace_file::PACKET_TAG;
 const PREFIX: &str = ".ring-";
 /// A ring has about so many segments.
 const SEGMENTS: u64 = 8;
+/// One part in so many of a ring is not for data: the file that is made of it has the marks of losses there.
+const MARKS: u64 = 64;
+/// The least room for marks in a file that is made of the remains of a ring.
+const LEAST_MARKS: u64 = 1 << 10;
 
 /// A file with a part of the data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Segment {
     pub(super) path: PathBuf,
+    /// See the [module](self).
+    pub(super) number: u64,
     bytes: u64,
 }
 
@@ -34,26 +43,30 @@ pub(super) struct Segment {
 pub(super) struct Ring {
     /// The path of a segment without its number.
     stem: PathBuf,
+    /// The room for data.
     limit: u64,
     next: u64,
     head: Option<Segment>,
     /// The oldest first; the last one is open.
     segments: VecDeque<Segment>,
     open: Option<File>,
+    /// The bytes that have to come before a full disk costs another segment.
+    spared: u64,
     /// Bytes that were too many for the ring.
     dropped: u64,
 }
 
 impl Ring {
-    /// Begins a run, which is told apart from others by the time of its start.
+    /// Begins a run, which is told apart from others by the time of its start. A file that is made of it has at most `limit` bytes.
     pub(super) fn new(folder: &Path, session: &SessionName, run: i64, limit: u64) -> Ring {
         Ring {
             stem: folder.join(format!("{PREFIX}{session}-{run:015}")),
-            limit,
+            limit: limit - limit / MARKS,
             next: 0,
             head: None,
             segments: VecDeque::new(),
             open: None,
+            spared: 0,
             dropped: 0,
         }
     }
@@ -64,9 +77,11 @@ impl Ring {
     /// If the disk does not take them. They are missing then, and the ring is as it was.
     pub(super) fn append(&mut self, packets: &[u8]) -> io::Result<()> {
         let bytes = packets.len() as u64;
+        self.spared = self.spared.saturating_sub(bytes);
         let head = self.head.as_ref().map_or(0, |head| head.bytes);
         if head + bytes > self.limit {
             self.dropped += bytes;
+            self.skip();
             return Ok(());
         }
         if self
@@ -76,7 +91,39 @@ impl Ring {
         {
             self.open = None;
         }
-        while head + self.segments.iter().map(|segment| segment.bytes).sum::<u64>() + bytes > self.limit {
+        let mut written = self.make_room(head + bytes).and_then(|()| self.write(packets));
+        if written.as_ref().is_err_and(is_full) && self.give_up_oldest() {
+            written = self.write(packets);
+        }
+        if written.is_err() {
+            self.skip();
+        }
+        written
+    }
+
+    /// Deletes the oldest segment, because the disk is full and the newest data matter more. Others may take the room, so no segment goes before as much
+    /// has come as the last one had: even then the ring loses its data no sooner than if the disk had taken all. Returns whether there may be room.
+    fn give_up_oldest(&mut self) -> bool {
+        if self.spared > 0 || self.segments.len() < 2 {
+            return false;
+        }
+        let Some(oldest) = self.segments.pop_front() else {
+            return false;
+        };
+        self.spared = oldest.bytes;
+        // If deleting fails, the next start finds the file.
+        std::fs::remove_file(&oldest.path).is_ok()
+    }
+
+    /// Notes that packets are missing after the present segment.
+    fn skip(&mut self) {
+        self.open = None;
+        self.next += 1;
+    }
+
+    /// Deletes the oldest segments until there is room for so many bytes besides the others.
+    fn make_room(&mut self, bytes: u64) -> io::Result<()> {
+        while self.segments.iter().map(|segment| segment.bytes).sum::<u64>() + bytes > self.limit {
             let Some(oldest) = self.segments.pop_front() else {
                 break;
             };
@@ -91,11 +138,21 @@ impl Ring {
                 _ => {}
             }
         }
+        Ok(())
+    }
+
+    /// Writes packets into the present segment, or into a new one.
+    fn write(&mut self, packets: &[u8]) -> io::Result<()> {
         if self.open.is_none() {
-            let path = self.path(self.next);
+            let number = self.next;
+            let path = self.path(number);
             self.open = Some(private_file::create_new(File::options().append(true), &path)?);
             self.next += 1;
-            self.segments.push_back(Segment { path, bytes: 0 });
+            self.segments.push_back(Segment {
+                path,
+                number,
+                bytes: 0,
+            });
         }
         let (Some(file), Some(segment)) = (&mut self.open, self.segments.back_mut()) else {
             return Ok(());
@@ -103,9 +160,15 @@ impl Ring {
         if let Err(error) = file.write_all(packets) {
             // A part may be there; shortening a file always works.
             let _ = file.set_len(segment.bytes);
+            if segment.bytes == 0 {
+                // If deleting fails, an empty file is left, which is no harm.
+                let _ = std::fs::remove_file(&segment.path);
+                self.segments.pop_back();
+                self.open = None;
+            }
             return Err(error);
         }
-        segment.bytes += bytes;
+        segment.bytes += packets.len() as u64;
         Ok(())
     }
 
@@ -144,17 +207,21 @@ impl Ring {
 pub(super) struct Leftover {
     pub(super) session: SessionName,
     /// The oldest first.
-    pub(super) segments: Vec<PathBuf>,
-    /// Their size.
-    pub(super) bytes: u64,
+    pub(super) segments: Vec<Segment>,
 }
 
 impl Leftover {
+    /// Returns the room that it takes, and that the file needs that is made of it.
+    pub(super) fn room(&self) -> u64 {
+        let bytes: u64 = self.segments.iter().map(|segment| segment.bytes).sum();
+        bytes + (bytes / (MARKS - 1)).max(LEAST_MARKS)
+    }
+
     /// Deletes it.
     pub(super) fn delete(&self) {
         for segment in &self.segments {
             // If deleting fails, the next start finds the file and tries again.
-            let _ = std::fs::remove_file(segment);
+            let _ = std::fs::remove_file(&segment.path);
         }
     }
 }
@@ -188,27 +255,33 @@ pub(super) fn leftovers(folder: &Path, in_use: impl Fn(&Path) -> bool) -> io::Re
     }
     names.sort();
     let mut leftovers: Vec<(i64, Leftover)> = Vec::new();
-    for ((session, run, _), path) in names {
+    for ((session, run, number), path) in names {
         let Ok(session) = SessionName::new(&session) else {
             continue;
         };
         let bytes = std::fs::metadata(&path).map_or(0, |metadata| metadata.len());
+        let segment = Segment { path, number, bytes };
         match leftovers.last_mut() {
             Some((of, leftover)) if *of == run && leftover.session == session => {
-                leftover.segments.push(path);
-                leftover.bytes += bytes;
+                leftover.segments.push(segment);
             }
             _ => {
                 let leftover = Leftover {
                     session,
-                    segments: vec![path],
-                    bytes,
+                    segments: vec![segment],
                 };
                 leftovers.push((run, leftover));
             }
         }
     }
     Ok(leftovers.into_iter().map(|(_, leftover)| leftover).collect())
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
 }
 
 /// Returns how much of a segment's bytes are whole packets.
@@ -242,10 +315,10 @@ mod tests {
         packet
     }
 
-    fn content(segments: &[PathBuf]) -> Vec<u8> {
+    fn content(segments: &[Segment]) -> Vec<u8> {
         segments
             .iter()
-            .flat_map(|path| std::fs::read(path).unwrap())
+            .flat_map(|segment| std::fs::read(&segment.path).unwrap())
             .collect()
     }
 
@@ -272,13 +345,12 @@ mod tests {
                 let found = leftovers(folder.path(), |_| false).unwrap();
                 prop_assert_eq!(found.len(), 1);
                 let content = content(&found[0].segments);
-                prop_assert_eq!(content.len() as u64, found[0].bytes);
-                prop_assert!(found[0].bytes <= limit);
+                prop_assert!(content.len() as u64 <= limit - limit / MARKS);
                 prop_assert_eq!(whole(&content), content.len());
                 let tail = content.strip_prefix(head.as_slice()).unwrap();
                 prop_assert!(all.ends_with(tail));
                 // At most a segment and a packet less than what has room.
-                let least = (limit - limit / SEGMENTS).saturating_sub(head.len() as u64 + 700);
+                let least = (limit - limit / MARKS - limit / SEGMENTS).saturating_sub(head.len() as u64 + 700);
                 prop_assert!(tail.len() as u64 >= least.min(all.len() as u64), "{} of {}", tail.len(), all.len());
             }
             prop_assert_eq!(ring.dropped(), 0);
@@ -313,8 +385,64 @@ mod tests {
         let found = leftovers(folder.path(), in_use).unwrap();
         let found: Vec<_> = found
             .iter()
-            .map(|leftover| (leftover.session.as_str(), leftover.bytes))
+            .map(|leftover| (leftover.session.as_str(), content(&leftover.segments).len()))
             .collect();
         assert_eq!(found, [("a", 3), ("a", 4), ("b", 3)]);
+    }
+
+    #[test]
+    fn on_a_full_disk_the_newest_packets_take_the_place_of_the_oldest() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let flags = rustix::mount::MountFlags::empty();
+        if let Err(error) = rustix::mount::mount("ferretto-test", folder, "tmpfs", flags, c"size=128k") {
+            return println!("skipped: cannot mount a small disk: {error}");
+        }
+        let mut ring = Ring::new(folder, &SessionName::new("a").unwrap(), 1, 80 << 10);
+        ring.append(&packet(10, 0)).unwrap();
+        ring.rotate();
+        let mut append = |fill: u8| ring.append(&packet(4000, fill));
+        (1..=15).for_each(|fill| append(fill).unwrap());
+        let mut others = File::create(folder.join("others")).unwrap();
+        while others.write_all(&[0; 4096]).is_ok() {}
+        let is_written: Vec<_> = (16..=60).map(|fill| append(fill).is_ok()).collect();
+        let content = content(&leftovers(folder, |_| false).unwrap()[0].segments);
+        rustix::mount::unmount(folder, rustix::mount::UnmountFlags::DETACH).unwrap();
+        assert_eq!(is_written, [true; 45]);
+        let newest = [58, 59, 60].map(|fill| packet(4000, fill)).concat();
+        assert!(content.starts_with(&packet(10, 0)) && content.ends_with(&newest));
+    }
+
+    #[test]
+    fn packets_that_are_missing_leave_a_number_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut ring = Ring::new(folder.path(), &SessionName::new("a").unwrap(), 1, 1000);
+        let numbers = |ring: &Ring| ring.segments().map(|segment| segment.number).collect::<Vec<_>>();
+        ring.append(&packet(10, 0)).unwrap();
+        ring.rotate();
+        ring.append(&packet(10, 1)).unwrap();
+        assert_eq!(numbers(&ring), [0, 1]);
+        // Too large for the ring.
+        ring.append(&packet(2000, 2)).unwrap();
+        assert_eq!(ring.dropped(), 2003);
+        ring.append(&packet(10, 3)).unwrap();
+        assert_eq!(numbers(&ring), [0, 1, 3]);
+        // A file that is in the way keeps the next one from being written, once.
+        ring.rotate();
+        let taken = ring.path(4);
+        std::fs::write(&taken, "").unwrap();
+        ring.append(&packet(10, 4)).unwrap_err();
+        ring.append(&packet(10, 5)).unwrap();
+        assert_eq!(numbers(&ring), [0, 1, 3, 5]);
+        // The oldest make room, and the numbers of the others tell.
+        for fill in 6..30 {
+            ring.append(&packet(100, fill)).unwrap();
+        }
+        let numbers = numbers(&ring);
+        assert!(numbers[0] == 0 && numbers[1] > 5, "{numbers:?}");
+        assert!(
+            numbers[1..].is_sorted_by(|one, next| one + 1 == *next),
+            "{numbers:?}"
+        );
     }
 }

@@ -104,6 +104,8 @@ struct Daemon {
     listener_to_journal: Option<Listener>,
     /// The conditions that the journal's entries meet.
     met: (Sender<Condition>, Receiver<Condition>),
+    /// The session and the reason of each request without an outcome, for the log.
+    requests: HashMap<SealId, String>,
     /// The triggers that asked for seals.
     hits: HashMap<SealId, CloneTriggerHit>,
     /// The clients who asked for seals, and the session of each.
@@ -196,6 +198,7 @@ impl Daemon {
             live: BTreeMap::new(),
             clients: BTreeMap::new(),
             next_token: FIRST_TOKEN,
+            requests: HashMap::new(),
             hits: HashMap::new(),
             askers: HashMap::new(),
             results: channel(),
@@ -340,10 +343,15 @@ impl Daemon {
             false => condition.sessions,
         };
         for session in sessions {
-            let now = self.now();
-            self.recorder
-                .request(&session, &condition.name, Asker::Machine, &now);
+            self.request(&session, &condition.name, Asker::Machine);
         }
+    }
+
+    fn request(&mut self, session: &SessionName, reason: &Reason, asker: Asker) -> SealId {
+        let now = self.now();
+        let id = self.recorder.request(session, reason, asker, &now);
+        self.requests.insert(id, format!("{session}/{reason}"));
+        id
     }
 
     /// Listens to the journal if the settings have such conditions, and only then.
@@ -477,7 +485,7 @@ impl Daemon {
         let is_known = |path: &Path| {
             self.salvages
                 .values()
-                .any(|leftover| leftover.segments.iter().any(|it| it == path))
+                .any(|leftover| leftover.segments.iter().any(|it| it.path == path))
         };
         let found = ring::leftovers(&self.settings.folder, is_known);
         let mut found = found.unwrap_or_else(|error| {
@@ -492,10 +500,17 @@ impl Daemon {
     /// Asks for a seal of each ring of a session that has ended.
     fn salvage(&mut self) {
         for leftover in self.leftovers() {
+            log::info(format_args!(
+                "{}: seals what is left of its ring, up to {} bytes, once the disk has room",
+                leftover.session,
+                leftover.room()
+            ));
             let now = self.now();
             let id = self
                 .recorder
-                .salvage(&leftover.session, &Reason::new(RECOVERED), leftover.bytes, &now);
+                .salvage(&leftover.session, &Reason::new(RECOVERED), leftover.room(), &now);
+            self.requests
+                .insert(id, format!("{}/{RECOVERED}", leftover.session));
             self.salvages.insert(id, leftover);
         }
     }
@@ -584,8 +599,7 @@ impl Daemon {
             match event {
                 Event::Triggered(hit) => {
                     let reason = Reason::new(hit.trigger_name.as_deref().unwrap_or_default());
-                    let now = self.now();
-                    let id = self.recorder.request(&name, &reason, Asker::Machine, &now);
+                    let id = self.request(&name, &reason, Asker::Machine);
                     self.hits.insert(id, hit);
                 }
                 Event::Stats(stats) => drop(self.stats.insert(name.to_string(), *stats)),
@@ -629,10 +643,7 @@ impl Daemon {
             self.clients.remove(&token);
         }
         for session in sessions {
-            let now = self.now();
-            let id = self
-                .recorder
-                .request(&session, &request.reason, Asker::Person, &now);
+            let id = self.request(&session, &request.reason, Asker::Person);
             self.askers.insert(id, (token, session));
         }
     }

@@ -526,6 +526,39 @@ fn a_full_disk_refuses_seals_and_nothing_else() {
 }
 
 #[test]
+fn on_a_full_disk_the_first_leftover_waits_for_room_and_holds_up_no_other_seal() {
+    let (mut recorder, mut now, name) = running(&Settings::default());
+    now.free = 99;
+    let crash = Reason::new("crash");
+    let first = recorder.salvage(&name, &crash, 150, &now);
+    assert_eq!(recorder.poll(&now), None, "it waits, because it would be deleted");
+    let due = recorder.next_deadline(&now);
+    assert!(
+        due.is_some_and(|due| due > now.monotonic && due <= now.monotonic + ROOM_PERIOD),
+        "it is looked at again: {due:?}"
+    );
+    // Those behind it would fill the disk.
+    let second = recorder.salvage(&name, &crash, 100, &now);
+    let no_room = Outcome::Refused(Refusal::NoRoom);
+    assert_eq!(recorder.poll(&now), Some(Action::Tell(second, no_room)));
+    // A smaller file has room.
+    now.free = 100;
+    recorder.request(&name, &Reason::new("r"), Asker::Person, &now);
+    assert!(sealed(&mut recorder, &now).is_some());
+    // Only the disk counts that others have filled: the quota never has this room.
+    let third = recorder.salvage(&name, &crash, Settings::default().quota, &now);
+    let refused = std::iter::from_fn(|| recorder.poll(&now)).collect::<Vec<_>>();
+    assert!(
+        refused.contains(&Action::Tell(third, Outcome::Refused(Refusal::NoRoom))),
+        "{refused:?}"
+    );
+    now.free = 150;
+    assert!(
+        matches!(recorder.poll(&now), Some(Action::Seal(order)) if (order.id, order.most) == (first, 150))
+    );
+}
+
+#[test]
 fn what_is_left_of_a_ring_takes_its_room_until_it_is_sealed() {
     let settings = Settings {
         quota: 300,

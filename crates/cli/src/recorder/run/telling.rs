@@ -10,6 +10,7 @@ impl Daemon {
         if let Some(leftover) = self.salvages.remove(&id) {
             leftover.delete();
         }
+        let request = self.requests.remove(&id).unwrap_or_default();
         let asker = self.askers.remove(&id);
         match outcome {
             Outcome::Sealed { file, written } => {
@@ -21,13 +22,9 @@ impl Daemon {
                 log::info(format_args!("sealed {file}: {} bytes{cut}", written.bytes));
             }
             Outcome::Refused(refusal) => {
-                let trigger = self
-                    .hits
-                    .remove(&id)
-                    .and_then(|hit| hit.trigger_name)
-                    .unwrap_or_default();
+                self.hits.remove(&id);
                 log::warning(format_args!(
-                    "not sealed ({}) {trigger}: {refusal}",
+                    "not sealed: {request} ({}): {refusal}",
                     refusal.word()
                 ));
             }
