@@ -7,6 +7,7 @@
 use ferretto_proto::write::Trace;
 use ferretto_wire::{Writer, bulk};
 
+use super::Session;
 use super::readout::Framing;
 use crate::limits;
 use crate::packet_validator::{InvalidPacket, PacketValidator};
@@ -51,6 +52,21 @@ impl LargePacket {
         }))
     }
 
+    /// The same packet, as far as it has come, for a clone of the session. `None` if there is no memory for it.
+    fn for_clone(&self) -> Option<Box<LargePacket>> {
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(self.bytes.capacity()).ok()?;
+        bytes.extend_from_slice(&self.bytes);
+        Some(Box::new(LargePacket {
+            packet: self.packet.clone(),
+            size: self.size,
+            copied: self.copied,
+            bytes,
+            validator: self.validator,
+            trusted: self.trusted.clone(),
+        }))
+    }
+
     /// Its size in the buffer, in bytes.
     pub(crate) fn size(&self) -> usize {
         self.size
@@ -78,5 +94,24 @@ impl LargePacket {
     pub(crate) fn into_bytes(mut self) -> Vec<u8> {
         self.bytes.extend_from_slice(&self.trusted);
         self.bytes
+    }
+}
+
+impl Session {
+    /// The large packet that is on its way into the file, for a clone with a file of its own: it is in no buffer any more, and not yet in the file.
+    ///
+    /// # Errors
+    /// If there is no memory for it.
+    pub(crate) fn large_packet_for_clone(&self) -> Result<Option<Box<LargePacket>>, String> {
+        let Some(large) = &self.large_packet else {
+            return Ok(None);
+        };
+        let copy = large.for_clone().ok_or_else(|| {
+            format!(
+                "no memory for a packet of {} bytes that is on its way into the file; clone the session again",
+                large.size
+            )
+        })?;
+        Ok(Some(copy))
     }
 }

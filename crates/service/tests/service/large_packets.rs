@@ -6,7 +6,7 @@ use ferretto_service::{ConsumerId, ProducerId, ReadCall, limits};
 use crate::world::{World, config, decoded, packet, texts};
 
 /// A packet of a bit more than this many parts, with a text that has no period.
-fn large(parts: usize) -> Vec<u8> {
+pub(crate) fn large(parts: usize) -> Vec<u8> {
     let numbers = (0u64..).map(|n| format!("{:x}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
     let mut text = String::new();
     for number in numbers {
