@@ -368,6 +368,8 @@ pub struct TraceBuffer {
     /// The buffer discards, and has refused a chunk for want of room.
     full: bool,
     read_only: bool,
+    /// It has taken the place of another one, in which sequences may have begun.
+    replaces_another: bool,
     stats: BufferStats,
     writer_stats: WriterStats,
     /// Counts calls of `begin_read`; a sequence that stalls is skipped until the next.
@@ -409,6 +411,7 @@ impl TraceBuffer {
             policy,
             full: false,
             read_only: false,
+            replaces_another: false,
             stats: BufferStats {
                 buffer_size: u64::from(capacity),
                 ..BufferStats::default()
@@ -420,6 +423,18 @@ impl TraceBuffer {
             spans: Vec::new(),
             lookahead: Vec::new(),
             protovms: None,
+        })
+    }
+
+    /// Makes an empty buffer like this one, to take its place. Packets of writers that go on are then marked: readers of the new buffer do not know what
+    /// came before.
+    ///
+    /// # Errors
+    /// When the memory cannot be reserved.
+    pub(crate) fn replacement(&self) -> Result<Self, TraceBufferError> {
+        Ok(Self {
+            replaces_another: true,
+            ..Self::new(self.size(), self.policy)?
         })
     }
 
@@ -440,6 +455,7 @@ impl TraceBuffer {
             policy: self.policy,
             full: self.full,
             read_only: true,
+            replaces_another: self.replaces_another,
             stats: BufferStats {
                 bytes_read: 0,
                 chunks_read: 0,
