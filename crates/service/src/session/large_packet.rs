@@ -11,11 +11,22 @@ use super::Session;
 use super::readout::Framing;
 use crate::limits;
 use crate::packet_validator::{InvalidPacket, PacketValidator};
-use crate::trace_buffer::{KeptPacket, TraceBuffer};
+use crate::trace_buffer::{KeptPacket, LossReasons, SequenceInfo, TraceBuffer};
+
+/// What is known of a packet besides its bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Provenance {
+    /// The index of its buffer in the config.
+    pub(super) buffer: usize,
+    pub(super) sequence: SequenceInfo,
+    /// The losses that it is marked with.
+    pub(super) losses: LossReasons,
+}
 
 /// A packet on its way out.
 pub(crate) struct LargePacket {
     packet: KeptPacket,
+    from: Provenance,
     /// Its size in the buffer.
     size: usize,
     /// The number of fragments that have been copied.
@@ -28,8 +39,9 @@ pub(crate) struct LargePacket {
 
 impl LargePacket {
     /// Takes the packet that was read last, which has `size` bytes. `None` if there is no memory for it.
-    pub(crate) fn take(
+    pub(super) fn take(
         buffer: &mut TraceBuffer,
+        from: Provenance,
         size: usize,
         trusted: &Writer,
         framing: Framing,
@@ -44,6 +56,7 @@ impl LargePacket {
         bytes.extend_from_slice(head.as_slice());
         Some(Box::new(LargePacket {
             packet,
+            from,
             size,
             copied: 0,
             bytes,
@@ -59,12 +72,17 @@ impl LargePacket {
         bytes.extend_from_slice(&self.bytes);
         Some(Box::new(LargePacket {
             packet: self.packet.clone(),
+            from: self.from,
             size: self.size,
             copied: self.copied,
             bytes,
             validator: self.validator,
             trusted: self.trusted.clone(),
         }))
+    }
+
+    pub(super) fn provenance(&self) -> &Provenance {
+        &self.from
     }
 
     /// Its size in the buffer, in bytes.

@@ -473,6 +473,17 @@ impl TraceBuffer {
         })
     }
 
+    /// A packet of this sequence that was read goes nowhere, and was marked with these losses: they, and it, are marked on the next one.
+    pub(crate) fn lose_packet(&mut self, sequence: &SequenceInfo, losses: LossReasons) {
+        let key = SequenceKey {
+            producer: sequence.producer,
+            writer: sequence.writer,
+        };
+        if let Some(slot) = self.sequences.find(key) {
+            self.sequences.get_mut(slot).losses.add(losses);
+        }
+    }
+
     /// Keeps the packet that [`read_next_packet`](TraceBuffer::read_next_packet) returned last, as it is now, for readers that need several turns for it.
     ///
     /// # Errors
