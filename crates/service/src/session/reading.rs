@@ -130,7 +130,10 @@ impl Session {
                 if out.filter.is_some() {
                     let trusted = std::mem::take(&mut out.scratch);
                     let pieces = packet.fragments().chain(iter::once(trusted.as_slice()));
-                    out.filtered_packet(pieces, size + trusted.len(), Origin::Buffer(index));
+                    let losses = packet.losses;
+                    if !out.filtered_packet(pieces, size + trusted.len(), Origin::Buffer(index)) {
+                        buffer.lose_packet(&sequence, losses);
+                    }
                     out.scratch = trusted;
                 } else {
                     out.buffered_packet(index, size, packet.spans());
