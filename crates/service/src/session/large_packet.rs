@@ -31,6 +31,8 @@ pub(crate) struct LargePacket {
     size: usize,
     /// The number of fragments that have been copied.
     copied: usize,
+    /// The bytes of its framing.
+    head: usize,
     bytes: Vec<u8>,
     validator: PacketValidator,
     /// The fields that the service adds.
@@ -59,24 +61,26 @@ impl LargePacket {
             from,
             size,
             copied: 0,
+            head: head.len(),
             bytes,
             validator: PacketValidator::default(),
             trusted: trusted.as_slice().to_vec(),
         }))
     }
 
-    /// The same packet, as far as it has come, for a clone of the session. `None` if there is no memory for it.
+    /// The same packet from its beginning, for a clone of the session: to copy what there is of it could take long. `None` if there is no memory for it.
     fn for_clone(&self) -> Option<Box<LargePacket>> {
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(self.bytes.capacity()).ok()?;
-        bytes.extend_from_slice(&self.bytes);
+        bytes.extend_from_slice(&self.bytes[..self.head]);
         Some(Box::new(LargePacket {
             packet: self.packet.clone(),
             from: self.from,
             size: self.size,
-            copied: self.copied,
+            copied: 0,
+            head: self.head,
             bytes,
-            validator: self.validator,
+            validator: PacketValidator::default(),
             trusted: self.trusted.clone(),
         }))
     }
