@@ -473,6 +473,19 @@ impl TraceBuffer {
         })
     }
 
+    /// A trace begins with the contents of this copy. What was read earlier is in another trace, so the next packet of each sequence of which
+    /// something was read is marked.
+    pub(crate) fn begin_trace(&mut self) {
+        for sequence in self.sequences.iter_mut() {
+            let Some(front) = sequence.chunks.front() else {
+                continue;
+            };
+            if sequence.last_taken.is_some() || self.ring.chunk(front.at).consumed > 0 {
+                sequence.losses.add(LossReasons::PRESENT);
+            }
+        }
+    }
+
     /// A packet of this sequence that was read goes nowhere, and was marked with these losses: they, and it, are marked on the next one.
     pub(crate) fn lose_packet(&mut self, sequence: &SequenceInfo, losses: LossReasons) {
         let key = SequenceKey {

@@ -220,9 +220,13 @@ impl Sequences {
 
     /// Looks at all there are.
     pub(super) fn of_producer_mut(&mut self, producer: ProducerId) -> impl Iterator<Item = &mut Sequence> {
-        // Vacant slots may be among them: writing to them is harmless, because they are overwritten when they are taken.
-        let slots = self.slots.iter_mut();
-        slots.filter(move |sequence| sequence.info.producer == producer)
+        self.iter_mut()
+            .filter(move |sequence| sequence.info.producer == producer)
+    }
+
+    /// All there are, and vacant slots, to which no change matters.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Sequence> {
+        self.slots.iter_mut()
     }
 
     /// To be called when an idle sequence gets a chunk.

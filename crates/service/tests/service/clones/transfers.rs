@@ -76,17 +76,6 @@ fn a_buffer_that_is_transferred_starts_empty_again() {
     assert_eq!(texts(&scene.world.read(scene.owner)), ["persistent"]);
 }
 
-/// Whether each packet of a producer says that something before it is missing, with its text.
-fn marks(packets: &[TracePacket]) -> Vec<(String, bool)> {
-    let marked = |packet: &TracePacket| packet.previous_packet_dropped.unwrap_or_default() != 0;
-    let of_producers = packets
-        .iter()
-        .map(|packet| (texts(std::slice::from_ref(packet)), packet));
-    of_producers
-        .filter_map(|(texts, packet)| Some((texts.into_iter().next()?, marked(packet))))
-        .collect()
-}
-
 #[test]
 fn a_writer_whose_earlier_packets_went_with_another_clone_or_were_cleared_is_marked() {
     for clear in [false, true] {
