@@ -5,7 +5,8 @@
 //! The service checks the request, flushes the producers, copies the buffers, and makes a session of the copies. That session belongs to the
 //! consumer that asked. Buffers with `transfer_on_clone` are flushed separately, so that their slow writers do not delay the copies. They are
 //! not copied: the clone takes them over once its copies are complete, and the original continues with empty ones. If the original streams into
-//! a file, the clone is a file too. It starts with the content of the original's file, and the content of the buffers follows.
+//! a file, the clone is a file too. It starts with the content of the original's file, and the content of the buffers follows, all as they are when
+//! the last flush has ended.
 //!
 //! Each request gets exactly one answer ([`Output::SessionCloned`]) unless its consumer disconnects first. Until a clone is complete it is a
 //! [`PendingClone`], and the original is unchanged except for its buffers with `clear_before_clone`.
@@ -251,9 +252,10 @@ impl Service {
         };
         let consumer = pending.consumer;
         let flushed = pending.flushed(outcome);
-        let copied = match group {
-            BufferGroup::Copied => self.copy_buffers(&mut pending, now),
-            BufferGroup::Transferred => Ok(()),
+        let copied = match (group, pending.content) {
+            (BufferGroup::Copied, ClonedContent::Buffers) => self.copy_buffers(&mut pending, now),
+            // The file is written while other buffers are flushed, and takes data out of these. So they are copied when the file is.
+            (BufferGroup::Copied, ClonedContent::File) | (BufferGroup::Transferred, _) => Ok(()),
         };
         let result = match (copied, flushed) {
             (Err(error), _) => Err(error),
@@ -327,6 +329,13 @@ impl Service {
                     .into(),
             );
         }
+        let large_packet = match (content, original) {
+            (ClonedContent::File, Some(original)) => original.large_packet_for_clone()?,
+            _ => None,
+        };
+        if content == ClonedContent::File {
+            self.copy_buffers(&mut pending, now)?;
+        }
         self.transfer_buffers(&mut pending, now)?;
         let original = self.sessions.get_mut(pending.original);
         let original = original.ok_or(ORIGINAL_ENDED)?;
@@ -366,6 +375,7 @@ impl Service {
         session.notes.buffers_cloned = buffers_cloned;
         session.notes.clone_trigger = pending.request.trigger.clone();
         session.flushes.set_final_outcome(pending.outcome);
+        session.large_packet = large_packet;
         session
             .notes
             .note_at(LifecycleEvent::CloneStarted, pending.started);

@@ -57,5 +57,5 @@ impl Session {
 
 /// A buffer like this one, with nothing in it.
 pub(crate) fn emptied(buffer: &TraceBuffer) -> Result<TraceBuffer, String> {
-    TraceBuffer::new(buffer.size(), buffer.policy()).map_err(|error| error.to_string())
+    buffer.replacement().map_err(|error| error.to_string())
 }

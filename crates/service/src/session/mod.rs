@@ -117,7 +117,7 @@ pub(crate) struct Session {
     /// In the order of the config.
     pub(crate) buffers: Vec<TraceBuffer>,
     /// The packet that is being read, if one turn is not enough for it.
-    large_packet: Option<Box<LargePacket>>,
+    pub(crate) large_packet: Option<Box<LargePacket>>,
     pub(crate) sequence_ids: SequenceIds,
     pub(crate) notes: Notes,
     pub(crate) losses: Losses,

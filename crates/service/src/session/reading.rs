@@ -7,6 +7,7 @@ use std::iter;
 use ferretto_proto::messages::{Message, TraceStats, trace_stats};
 use ferretto_proto::write;
 
+use super::large_packet::Provenance;
 use super::machines::Machines;
 use super::{BatchEnd, LargePacket, LifecycleEvent, Session};
 use crate::clock::Now;
@@ -98,8 +99,14 @@ impl Session {
                     let sequence_id = self.sequence_ids.of(sequence.producer, sequence.writer);
                     out.scratch.clear();
                     write_trusted_fields(&mut out.scratch, &sequence, sequence_id, losses);
-                    self.large_packet = LargePacket::take(buffer, size, &out.scratch, out.framing());
+                    let from = Provenance {
+                        buffer: index,
+                        sequence,
+                        losses,
+                    };
+                    self.large_packet = LargePacket::take(buffer, from, size, &out.scratch, out.framing());
                     if self.large_packet.is_none() {
+                        buffer.lose_packet(&sequence, losses);
                         self.losses.invalid_packets += 1;
                         let line = format!("no memory to read a packet of {size} bytes: it is lost");
                         around.common.outbox.warn(line);
@@ -107,6 +114,8 @@ impl Session {
                     return BatchEnd::More;
                 }
                 if PacketValidator::check(packet.fragments()).is_err() {
+                    let (sequence, losses) = (packet.sequence, packet.losses);
+                    buffer.lose_packet(&sequence, losses);
                     self.losses.invalid_packets += 1;
                     out.cut(size);
                     if out.read() >= enough {
@@ -121,7 +130,10 @@ impl Session {
                 if out.filter.is_some() {
                     let trusted = std::mem::take(&mut out.scratch);
                     let pieces = packet.fragments().chain(iter::once(trusted.as_slice()));
-                    out.filtered_packet(pieces, size + trusted.len(), Origin::Buffer(index));
+                    let losses = packet.losses;
+                    if !out.filtered_packet(pieces, size + trusted.len(), Origin::Buffer(index)) {
+                        buffer.lose_packet(&sequence, losses);
+                    }
                     out.scratch = trusted;
                 } else {
                     out.buffered_packet(index, size, packet.spans());
@@ -155,6 +167,10 @@ impl Session {
             Ok(false) => self.large_packet = Some(large),
             Ok(true) => out.large_packet(large.into_bytes()),
             Err(_) => {
+                let from = large.provenance();
+                if let Some(buffer) = self.buffers.get_mut(from.buffer) {
+                    buffer.lose_packet(&from.sequence, from.losses);
+                }
                 self.losses.invalid_packets += 1;
                 out.cut(large.size());
             }

@@ -157,17 +157,19 @@ impl Readout {
         self.filter = filter;
     }
 
-    /// Adds the part of a packet of `size` bytes that the filter lets stay.
+    /// Adds the part of a packet of `size` bytes that the filter lets stay. Returns whether it could be filtered; if not, nothing of it stays.
     pub(crate) fn filtered_packet<'p>(
         &mut self,
         pieces: impl Iterator<Item = &'p [u8]>,
         size: usize,
         origin: Origin,
-    ) {
+    ) -> bool {
         let Some(mut filter) = self.filter.take() else {
-            return;
+            return true;
         };
-        match filter.filter(pieces, size, origin) {
+        let filtered = filter.filter(pieces, size, origin);
+        let could_be = filtered.is_some();
+        match filtered {
             Some(packet) => {
                 self.cut += size - packet.len();
                 self.whole_packet(packet);
@@ -179,6 +181,7 @@ impl Readout {
             }
         }
         self.filter = Some(filter);
+        could_be
     }
 
     /// Adds a packet that lies in a trace buffer, and after it the contents of `scratch`.

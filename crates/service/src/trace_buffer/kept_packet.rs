@@ -7,7 +7,7 @@ use super::memory::KeptPieces;
 ///
 /// It shares the pieces of memory with the buffer in which its fragments lie. The buffer copies such a piece when it next writes there, so keep it for a
 /// short time only.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct KeptPacket {
     pieces: KeptPieces,
     spans: Vec<Span>,

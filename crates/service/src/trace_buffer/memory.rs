@@ -244,7 +244,7 @@ impl Memory {
 }
 
 /// Pieces of a buffer as they were at some moment, whatever has been written there since.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct KeptPieces {
     pieces: BTreeMap<usize, Arc<Vec<u8>>>,
     shift: u32,

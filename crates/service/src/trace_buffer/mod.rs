@@ -368,6 +368,8 @@ pub struct TraceBuffer {
     /// The buffer discards, and has refused a chunk for want of room.
     full: bool,
     read_only: bool,
+    /// It has taken the place of another one, in which sequences may have begun.
+    replaces_another: bool,
     stats: BufferStats,
     writer_stats: WriterStats,
     /// Counts calls of `begin_read`; a sequence that stalls is skipped until the next.
@@ -409,6 +411,7 @@ impl TraceBuffer {
             policy,
             full: false,
             read_only: false,
+            replaces_another: false,
             stats: BufferStats {
                 buffer_size: u64::from(capacity),
                 ..BufferStats::default()
@@ -420,6 +423,18 @@ impl TraceBuffer {
             spans: Vec::new(),
             lookahead: Vec::new(),
             protovms: None,
+        })
+    }
+
+    /// Makes an empty buffer like this one, to take its place. Packets of writers that go on are then marked: readers of the new buffer do not know what
+    /// came before.
+    ///
+    /// # Errors
+    /// When the memory cannot be reserved.
+    pub(crate) fn replacement(&self) -> Result<Self, TraceBufferError> {
+        Ok(Self {
+            replaces_another: true,
+            ..Self::new(self.size(), self.policy)?
         })
     }
 
@@ -440,6 +455,7 @@ impl TraceBuffer {
             policy: self.policy,
             full: self.full,
             read_only: true,
+            replaces_another: self.replaces_another,
             stats: BufferStats {
                 bytes_read: 0,
                 chunks_read: 0,
@@ -455,6 +471,30 @@ impl TraceBuffer {
             lookahead: Vec::new(),
             protovms: self.protovms.as_ref().map(|vms| vms.clone_read_only().into()),
         })
+    }
+
+    /// A trace begins with the contents of this copy. What was read earlier is in another trace, so the next packet of each sequence of which
+    /// something was read is marked.
+    pub(crate) fn begin_trace(&mut self) {
+        for sequence in self.sequences.iter_mut() {
+            let Some(front) = sequence.chunks.front() else {
+                continue;
+            };
+            if sequence.last_taken.is_some() || self.ring.chunk(front.at).consumed > 0 {
+                sequence.losses.add(LossReasons::PRESENT);
+            }
+        }
+    }
+
+    /// A packet of this sequence that was read goes nowhere, and was marked with these losses: they, and it, are marked on the next one.
+    pub(crate) fn lose_packet(&mut self, sequence: &SequenceInfo, losses: LossReasons) {
+        let key = SequenceKey {
+            producer: sequence.producer,
+            writer: sequence.writer,
+        };
+        if let Some(slot) = self.sequences.find(key) {
+            self.sequences.get_mut(slot).losses.add(losses);
+        }
     }
 
     /// Keeps the packet that [`read_next_packet`](TraceBuffer::read_next_packet) returned last, as it is now, for readers that need several turns for it.

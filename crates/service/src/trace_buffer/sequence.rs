@@ -2,14 +2,14 @@
 //! read path.
 //!
 //! Sequences live in slots that chunk headers refer to, so only a commit looks one up by its key. A sequence without chunks is *idle*. The most
-//! recent [`MAX_IDLE`] idle ones are kept, because their state shows losses before their next chunk. Everything but the end of a producer is O(1) in
-//! the number of sequences.
+//! recent [`MAX_IDLE`] idle ones are kept, because their state shows losses before their next chunk. Of those that are forgotten, [`WriterStats`] keeps
+//! the losses that are known. Everything but the end of a producer is O(1) in the number of sequences.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hasher;
 
 use super::record::Slot;
-use super::stats::WriterSlot;
+use super::stats::{WriterSlot, WriterStats};
 use super::{LossReasons, ProducerIdentity, SequenceInfo};
 use crate::ids::{ChunkId, IdHasher, ProducerId, WriterId};
 
@@ -66,6 +66,8 @@ pub(super) struct Sequence {
     pub(super) last_taken: Option<Taken>,
     /// The smallest id ever accepted: chunks before it were never seen.
     pub(super) first_seen: ChunkId,
+    /// It may have begun in the buffer whose place this one has taken.
+    pub(super) may_continue: bool,
     /// The front chunk for which [`Sequence::arrive_at`] has been called.
     arrived_at: Option<ChunkId>,
     /// Losses since the last packet that was read.
@@ -94,7 +96,13 @@ impl Sequence {
             return;
         }
         self.arrived_at = Some(id);
-        let Some(taken) = self.last_taken else { return };
+        let Some(taken) = self.last_taken else {
+            // Writers number their chunks from 0.
+            if self.may_continue && id != ChunkId(0) {
+                self.losses.add(LossReasons::PRESENT);
+            }
+            return;
+        };
         if taken.incomplete && taken.id == id {
             // The rest of a chunk whose scraped copy is gone, so nothing lies between.
         } else if id != taken.id.next() {
@@ -149,11 +157,20 @@ impl Sequences {
         identity: ProducerIdentity,
         first_seen: ChunkId,
         writer_slot: Option<WriterSlot>,
+        writers: &mut WriterStats,
     ) -> Slot {
         while self.idle_count >= MAX_IDLE {
             let Some(oldest) = self.oldest_idle else { break };
             self.unlink_idle(oldest);
-            let info = self.slots[oldest as usize].info;
+            let Sequence {
+                info,
+                writer_slot,
+                losses,
+                ..
+            } = self.slots[oldest as usize];
+            if let Some(writer) = writer_slot {
+                writers.keep_losses(writer, losses);
+            }
             self.index.remove(&SequenceKey {
                 producer: info.producer,
                 writer: info.writer,
@@ -170,8 +187,9 @@ impl Sequences {
             chunks: VecDeque::new(),
             last_taken: None,
             first_seen,
+            may_continue: false,
             arrived_at: None,
-            losses: LossReasons::NONE,
+            losses: writer_slot.map_or(LossReasons::NONE, |writer| writers.take_losses(writer)),
             stalled_in: 0,
             waits: false,
             abandoned: false,
@@ -202,9 +220,13 @@ impl Sequences {
 
     /// Looks at all there are.
     pub(super) fn of_producer_mut(&mut self, producer: ProducerId) -> impl Iterator<Item = &mut Sequence> {
-        // Vacant slots may be among them: writing to them is harmless, because they are overwritten when they are taken.
-        let slots = self.slots.iter_mut();
-        slots.filter(move |sequence| sequence.info.producer == producer)
+        self.iter_mut()
+            .filter(move |sequence| sequence.info.producer == producer)
+    }
+
+    /// All there are, and vacant slots, to which no change matters.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Sequence> {
+        self.slots.iter_mut()
     }
 
     /// To be called when an idle sequence gets a chunk.

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use super::LossReasons;
 use super::sequence::SequenceKey;
 use crate::ids::{IdHasher, ProducerId, WriterId};
 
@@ -102,10 +103,19 @@ const MAX_WRITERS: usize = 1 << 16;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WriterSlot(u32);
 
+/// What stays of a writer when its sequence has been idle for so long that it was forgotten.
+#[derive(Clone, Debug)]
+struct Writer {
+    key: SequenceKey,
+    histogram: PayloadHistogram,
+    /// The losses to be marked on its next packet.
+    losses: LossReasons,
+}
+
 /// Histograms of every writer that committed to a buffer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WriterStats {
-    histograms: Vec<(SequenceKey, PayloadHistogram)>,
+    writers: Vec<Writer>,
     index: HashMap<SequenceKey, u32, IdHasher>,
 }
 
@@ -115,11 +125,15 @@ impl WriterStats {
         if let Some(&at) = self.index.get(&key) {
             return Some(WriterSlot(at));
         }
-        if self.histograms.len() == MAX_WRITERS {
+        if self.writers.len() == MAX_WRITERS {
             return None;
         }
-        let at = self.histograms.len() as u32;
-        self.histograms.push((key, PayloadHistogram::default()));
+        let at = self.writers.len() as u32;
+        self.writers.push(Writer {
+            key,
+            histogram: PayloadHistogram::default(),
+            losses: LossReasons::NONE,
+        });
         self.index.insert(key, at);
         Some(WriterSlot(at))
     }
@@ -130,13 +144,22 @@ impl WriterStats {
     }
 
     pub(super) fn add(&mut self, slot: WriterSlot, bytes: usize) {
-        self.histograms[slot.0 as usize].1.add(bytes);
+        self.writers[slot.0 as usize].histogram.add(bytes);
+    }
+
+    /// Keeps the losses of a writer whose sequence is forgotten.
+    pub(super) fn keep_losses(&mut self, slot: WriterSlot, losses: LossReasons) {
+        self.writers[slot.0 as usize].losses = losses;
+    }
+
+    /// Takes them, for the sequence that begins anew.
+    pub(super) fn take_losses(&mut self, slot: WriterSlot) -> LossReasons {
+        std::mem::take(&mut self.writers[slot.0 as usize].losses)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (ProducerId, WriterId, &PayloadHistogram)> {
-        self.histograms
-            .iter()
-            .map(|(key, histogram)| (key.producer, key.writer, histogram))
+        let writers = self.writers.iter();
+        writers.map(|writer| (writer.key.producer, writer.key.writer, &writer.histogram))
     }
 }
 

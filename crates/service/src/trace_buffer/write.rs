@@ -86,8 +86,14 @@ impl TraceBuffer {
         }
 
         let slot = known.unwrap_or_else(|| {
+            let is_new = !self.writer_stats.knows(key);
             let writer_slot = self.writer_stats.slot_for(key);
-            self.sequences.add(key, info.identity, info.chunk_id, writer_slot)
+            let (identity, stats) = (info.identity, &mut self.writer_stats);
+            let slot = self
+                .sequences
+                .add(key, identity, info.chunk_id, writer_slot, stats);
+            self.sequences.get_mut(slot).may_continue = self.replaces_another && is_new;
+            slot
         });
         if let Some(writer_slot) = self.sequences.get(slot).writer_slot {
             self.writer_stats.add(writer_slot, payload.len());

@@ -79,6 +79,39 @@ fn a_producer_that_reconnects_never_passes_for_one_that_is_gone() {
 }
 
 #[test]
+fn the_packet_after_an_invalid_one_says_what_is_missing() {
+    const PRESENT: u32 = 1;
+    const OVERWRITE: u32 = 1 << 6;
+    // `trusted_uid: 0`.
+    let forged = [0x18, 0];
+    let marks = |packets: &[TracePacket]| -> Vec<u32> {
+        let of_producer = packets.iter().filter(|packet| packet.trusted_pid.is_some());
+        of_producer
+            .map(|packet| packet.previous_packet_dropped.unwrap_or_default())
+            .collect()
+    };
+    let (mut world, producer, consumer) = World::offering();
+    let mut small = config(&["d"]);
+    small.buffers[0].size_kb = Some(4);
+    world.enable(consumer, &small);
+    let target = world.target(producer);
+    let packets = ["before", "after", "later"].map(packet);
+    world.commit(
+        producer,
+        1,
+        target,
+        &[&packets[0], &forged, &packets[1], &packets[2]],
+    );
+    assert_eq!(marks(&world.read(consumer)), [0, PRESENT, 0]);
+    let filler = packet(&"x".repeat(1000));
+    for _ in 0..10 {
+        world.commit(producer, 1, target, &[&forged, &filler]);
+    }
+    let marks = marks(&world.read(consumer));
+    assert_eq!(marks, [PRESENT | OVERWRITE, PRESENT, PRESENT]);
+}
+
+#[test]
 fn packets_with_forged_trusted_fields_are_dropped_and_counted() {
     let (mut world, producer, consumer) = World::offering();
     world.enable(consumer, &config(&["d"]));

@@ -165,6 +165,31 @@ fn packets_that_cannot_be_filtered_are_empty_and_counted() {
 }
 
 #[test]
+fn the_packet_after_one_that_cannot_be_filtered_is_marked_as_after_a_loss() {
+    const PREVIOUS_PACKET_DROPPED: u32 = 42;
+    let mut bad = ferretto_wire::Writer::new();
+    bad.bytes_field(FOR_TESTING, b"\x0a\xff");
+    let marked = [Rule::Keep(PREVIOUS_PACKET_DROPPED), Rule::Nested(FOR_TESTING, 2)];
+    let (mut world, producer, consumer) = World::offering();
+    let filter = keeping(&[TEXTS[0], &marked, TEXTS[2]]);
+    world.enable(consumer, &filtered(&["d"], filter));
+    let target = world.target(producer);
+    let good = ["a", "b", "c"].map(packet);
+    world.commit(
+        producer,
+        1,
+        target,
+        &[&good[0], bad.as_slice(), &good[1], &good[2]],
+    );
+    let packets = world.read(consumer);
+    let of_producer = packets
+        .iter()
+        .filter(|packet| !texts(std::slice::from_ref(packet)).is_empty());
+    let marks = of_producer.map(|packet| packet.previous_packet_dropped.unwrap_or_default() != 0);
+    assert_eq!(marks.collect::<Vec<_>>(), [false, true, false]);
+}
+
+#[test]
 fn the_statistics_count_the_work_of_the_filter() {
     let mut world = World::new();
     let producer = world.producer("p");

@@ -6,7 +6,7 @@ use ferretto_service::{ConsumerId, ProducerId, ReadCall, limits};
 use crate::world::{World, config, decoded, packet, texts};
 
 /// A packet of a bit more than this many parts, with a text that has no period.
-fn large(parts: usize) -> Vec<u8> {
+pub(crate) fn large(parts: usize) -> Vec<u8> {
     let numbers = (0u64..).map(|n| format!("{:x}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
     let mut text = String::new();
     for number in numbers {
@@ -100,6 +100,13 @@ fn a_field_that_only_the_service_may_write_at_the_end_of_a_large_packet_voids_it
     world.commit_in_fragments(producer, 3, target, &torn, 30_000);
     world.commit(producer, 1, target, &[&packet("after")]);
     assert_eq!(texts(&world.read_in_batches(consumer, 1)), ["after"]);
+    for writer in [1, 2, 3] {
+        world.commit(producer, writer, target, &[&packet("next")]);
+        let read = world.read(consumer);
+        let next = read.iter().find(|packet| packet.trusted_pid.is_some()).unwrap();
+        let mark = next.previous_packet_dropped.unwrap_or_default();
+        assert_eq!(mark != 0, writer != 1, "of writer {writer}: {mark}");
+    }
     let invalid = world.service.trace_stats(consumer).unwrap().invalid_packets;
     assert_eq!(invalid, Some(2));
 }

@@ -77,7 +77,11 @@ impl PendingClone {
     }
 
     /// Adds this buffer, which has this index in the config.
-    pub(super) fn add(&mut self, index: usize, buffer: TraceBuffer, now: &Now) {
+    pub(super) fn add(&mut self, index: usize, mut buffer: TraceBuffer, now: &Now) {
+        // Otherwise its trace goes on where that of the file ends.
+        if self.content == ClonedContent::Buffers {
+            buffer.begin_trace();
+        }
         if let Some(snapshot) = self.snapshots.get_mut(index) {
             *snapshot = Some(Snapshot { buffer, at: now.boot });
         }

@@ -65,6 +65,27 @@ fn a_sequence_without_chunks_is_remembered() {
 }
 
 #[test]
+fn a_loss_is_marked_however_many_other_sequences_have_been_idle_since() {
+    let mut buffer = ring(4096);
+    buffer.commit(chunk(1, 1, 0).whole('a', 16));
+    buffer.commit(chunk(1, 2, 0).whole('b', 16));
+    assert_eq!(
+        buffer.read_some(1),
+        ["a16"],
+        "the other one is overwritten unread"
+    );
+    for writer in 3..3 + 2 * sequence::MAX_IDLE as u16 {
+        buffer.commit(chunk(1, writer, 0).whole('x', 400));
+    }
+    buffer.read();
+    buffer.commit(chunk(1, 1, 1).whole('a', 16));
+    buffer.commit(chunk(1, 2, 1).whole('b', 16));
+    assert_eq!(buffer.read(), ["a16", r#"b16 !{"PRESENT", "OVERWRITE"}"#]);
+    buffer.commit(chunk(1, 2, 2).whole('b', 16));
+    assert_eq!(buffer.read(), ["b16"], "it is marked once");
+}
+
+#[test]
 fn overwriting_many_chunks_is_one_loss() {
     let mut buffer = ring(4096);
     for id in 0..16 {

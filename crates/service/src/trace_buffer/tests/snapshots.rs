@@ -23,6 +23,25 @@ fn a_clone_has_the_unread_packets_and_leaves_the_original_alone() {
 }
 
 #[test]
+fn a_trace_that_begins_with_a_clone_is_marked_where_something_was_read_before() {
+    let mut buffer = ring(4096);
+    buffer.commit(chunk(1, 1, 0).whole('a', 16));
+    buffer.commit(chunk(1, 2, 0).whole('b', 16).whole('c', 16));
+    assert_eq!(buffer.read_some(2), ["a16", "b16"]);
+    buffer.commit(chunk(1, 1, 1).whole('d', 16).whole('e', 16));
+    buffer.commit(chunk(1, 3, 0).whole('f', 16));
+    let mut clone = snapshot(&mut buffer);
+    clone.0.begin_trace();
+    const MARKED: &str = r#" !{"PRESENT"}"#;
+    let marked = [format!("c16{MARKED}"), format!("d16{MARKED}")];
+    assert_eq!(
+        clone.read(),
+        [&marked[..], &["e16".into(), "f16".into()]].concat()
+    );
+    assert_eq!(buffer.read(), ["c16", "d16", "e16", "f16"]);
+}
+
+#[test]
 fn a_clone_refuses_writes() {
     let mut buffer = ring(4096);
     buffer.commit(chunk(1, 1, 0).begin('a', 16).needs_patching());

@@ -3,6 +3,7 @@
 use ferretto_service::limits;
 
 use super::*;
+use crate::large_packets::large;
 
 fn streaming() -> TraceConfig {
     TraceConfig {
@@ -145,6 +146,82 @@ fn data_on_its_way_to_a_slow_disk_is_in_the_clone_once() {
     assert!(scene.world.cloned(scene.cloner).unwrap().is_ok());
     let clone = scene.world.consumers[&scene.cloner].clones[0].0;
     assert_eq!(texts_of_file(&scene.world.files[&clone]), ["one", "two"]);
+}
+
+#[test]
+fn a_large_packet_on_its_way_into_the_file_is_in_the_clone_once() {
+    let large = large(4);
+    let expected = texts(&[TracePacket::decode_from_slice(&large).unwrap()]);
+    let expected = ["before", &expected[0], "after"];
+    for writes in 0..8 {
+        let mut config = streaming();
+        config.buffers[0].size_kb = Some(8 << 10);
+        let mut scene = Scene::with(&config);
+        scene.world.disk = Disk::Slow;
+        scene.write(&["before"]);
+        let target = scene.world.target(scene.producer);
+        scene
+            .world
+            .commit_in_fragments(scene.producer, 2, target, &large, 30_000);
+        scene.write(&["after"]);
+        scene.world.advance(100_000);
+        scene.world.acknowledge_flushes(scene.producer);
+        for _ in 0..writes {
+            scene.world.finish_writes();
+        }
+        scene
+            .world
+            .try_clone(scene.cloner, with_file(scene.session))
+            .unwrap();
+        scene.world.acknowledge_flushes(scene.producer);
+        for _ in 0..40 {
+            scene.world.disk_catches_up();
+        }
+        assert!(scene.world.cloned(scene.cloner).unwrap().is_ok());
+        let clone = scene.world.consumers[&scene.cloner].clones[0].0;
+        for session in [clone, scene.session] {
+            let texts = texts_of_file(&scene.world.files[&session]);
+            let sizes: Vec<usize> = texts.iter().map(String::len).collect();
+            assert!(texts == expected, "after {writes} writes {session} has {sizes:?}");
+        }
+    }
+}
+
+#[test]
+fn data_written_into_the_file_while_another_buffer_is_flushed_is_in_the_clone_once() {
+    let mut config = streaming();
+    config.write_flush_mode = Some(trace_config::WriteFlushMode::WRITE_FLUSH_DISABLED);
+    config.flush_timeout_ms = Some(200_000);
+    config.buffers.push(trace_config::BufferConfig {
+        size_kb: Some(64),
+        transfer_on_clone: Some(true),
+        ..Default::default()
+    });
+    config.data_sources.push(trace_config::DataSource {
+        config: ferretto_proto::messages::DataSourceConfig {
+            name: Some("e".into()),
+            target_buffer: Some(1),
+            ..Default::default()
+        }
+        .into(),
+        ..Default::default()
+    });
+    let mut world = World::new();
+    let slow = world.producer("slow");
+    world.offer(slow, "e");
+    let mut scene = Scene::of(world, &config);
+    scene.write(&["one"]);
+    scene
+        .world
+        .try_clone(scene.cloner, with_file(scene.session))
+        .unwrap();
+    scene.world.acknowledge_flushes(scene.producer);
+    scene.world.advance(100_000);
+    assert_eq!(texts_of_file(&scene.world.files[&scene.session]), ["one"]);
+    scene.world.acknowledge_flushes(slow);
+    assert!(scene.world.cloned(scene.cloner).expect("an answer").is_ok());
+    let clone = scene.world.consumers[&scene.cloner].clones[0].0;
+    assert_eq!(texts_of_file(&scene.world.files[&clone]), ["one"]);
 }
 
 #[test]

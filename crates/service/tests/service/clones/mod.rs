@@ -115,6 +115,17 @@ impl Scene {
     }
 }
 
+/// Whether each packet of a producer says that something before it is missing, with its text.
+fn marks(packets: &[TracePacket]) -> Vec<(String, bool)> {
+    let marked = |packet: &TracePacket| packet.previous_packet_dropped.unwrap_or_default() != 0;
+    let of_producers = packets
+        .iter()
+        .map(|packet| (texts(std::slice::from_ref(packet)), packet));
+    of_producers
+        .filter_map(|(texts, packet)| Some((texts.into_iter().next()?, marked(packet))))
+        .collect()
+}
+
 /// The kinds and times of the service events among these packets.
 fn events(packets: &[TracePacket]) -> Vec<(u32, u64)> {
     const SERVICE_EVENT: u32 = 69;
@@ -238,6 +249,32 @@ fn producers_are_flushed_before_with_the_reason() {
         scene.world.acknowledge_flushes(scene.producer);
         assert!(scene.world.cloned(scene.cloner).unwrap().is_ok());
         assert_eq!(scene.texts(scene.cloner), ["flushed"]);
+    }
+}
+
+#[test]
+fn a_clone_of_what_its_owner_has_left_says_that_there_was_more() {
+    for transferred in [false, true] {
+        let mut config = config(&["d"]);
+        config.buffers[0].transfer_on_clone = Some(transferred);
+        let mut scene = Scene::with(&config);
+        scene.write(&["read", "read, too"]);
+        assert_eq!(scene.texts(scene.owner), ["read", "read, too"]);
+        scene.write(&["left", "left, too"]);
+        let target = scene.world.target(scene.producer);
+        scene.world.commit(scene.producer, 2, target, &[&packet("new")]);
+        scene.clone();
+        let left = [("left", true), ("left, too", false), ("new", false)];
+        let left = left.map(|(text, marked)| (text.to_owned(), marked));
+        assert_eq!(marks(&scene.world.read(scene.cloner)), left);
+        // Nothing is missing between the two reads of the owner.
+        if !transferred {
+            assert!(
+                marks(&scene.world.read(scene.owner))
+                    .iter()
+                    .all(|(_, marked)| !marked)
+            );
+        }
     }
 }
 

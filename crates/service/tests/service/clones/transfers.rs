@@ -77,6 +77,43 @@ fn a_buffer_that_is_transferred_starts_empty_again() {
 }
 
 #[test]
+fn a_writer_whose_earlier_packets_went_with_another_clone_or_were_cleared_is_marked() {
+    for clear in [false, true] {
+        let mut scene = TransferScene::new(clear);
+        let slow = scene.slow;
+        let target = scene.world.target(slow);
+        let mut clones = Vec::new();
+        for round in 1..=3 {
+            let cloner = scene.world.consumer();
+            scene.write(slow, &format!("before {round}"));
+            scene.world.try_clone(cloner, request(scene.session)).unwrap();
+            scene.write(slow, &format!("with flush {round}"));
+            // The first packet of a writer.
+            scene.world.commit(slow, 1 + round, target, &[&packet("new")]);
+            for producer in [scene.fast, slow] {
+                scene.world.acknowledge_flushes(producer);
+            }
+            clones.push(marks(&scene.world.read(cloner)));
+            scene.world.lose_consumer(cloner);
+        }
+        let all = |round: usize, marked: bool| {
+            let before = (format!("before {round}"), marked);
+            let with_flush = (format!("with flush {round}"), clear);
+            let new = ("new".to_owned(), false);
+            match clear {
+                true => vec![with_flush, new],
+                false => vec![before, with_flush, new],
+            }
+        };
+        assert_eq!(
+            clones,
+            [all(1, false), all(2, true), all(3, true)],
+            "clear: {clear}"
+        );
+    }
+}
+
+#[test]
 fn clones_whose_flushes_end_together_each_get_the_uncommitted_chunks() {
     let mut world = World::new();
     let producer = world.producer_with("p", Scraping::Enabled);

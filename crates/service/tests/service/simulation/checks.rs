@@ -145,10 +145,11 @@ impl Simulation {
             // The number of the first packet is not known. Chunks missing at the beginning are marked when they come too late.
             let expected = trace.next.insert(writer.to_owned(), number + 1);
             let expected = expected.unwrap_or(number);
-            if forgets {
-                continue;
-            }
-            assert!(number >= expected, "{writer}: {number} after {expected} was due");
+            // After a buffer was emptied for a clone, a chunk that was read in part may come again as a whole.
+            assert!(
+                forgets || number >= expected,
+                "{writer}: {number} after {expected} was due"
+            );
             if number > expected {
                 let mark = packet.previous_packet_dropped.unwrap_or_default();
                 assert!(

@@ -56,8 +56,11 @@ impl World {
             if index + 1 < fragments.len() {
                 flags |= CONTINUES_AFTER;
             }
+            let writers = &mut self.producers.get_mut(&producer).expect("known").next_chunk;
+            let next = writers.entry(writer).or_default();
             let mut chunk = ferretto_wire::Writer::new();
-            chunk.raw(&(index as u32).to_le_bytes());
+            chunk.raw(&next.to_le_bytes());
+            *next += 1;
             chunk.raw(&writer.to_le_bytes());
             chunk.raw(&(1 | u16::from(flags) << 10).to_le_bytes());
             chunk.varint(fragment.len() as u64);
