@@ -61,6 +61,25 @@ fn said(output: &Output) -> String {
 }
 
 #[test]
+fn a_trace_without_anything_for_the_format_leaves_no_file() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("in.json"), EVENTS).unwrap();
+    fs::write(folder.path().join("in.folded"), "main;work 3\n").unwrap();
+    converted(folder.path(), &["-o", "events.pftrace", "in.json"]);
+    converted(folder.path(), &["-o", "samples.pftrace", "in.folded"]);
+    for (format, trace, lacking) in [
+        ("json", "samples.pftrace", "has no track events"),
+        ("systrace", "events.pftrace", "has no kernel events"),
+        ("folded", "events.pftrace", "has no samples with call stacks"),
+    ] {
+        let output = convert(folder.path(), &["--to", format, "-o", "out", trace]);
+        assert_eq!(output.status.code(), Some(1), "{format}");
+        assert!(said(&output).contains(lacking), "{format}: {}", said(&output));
+        assert!(!folder.path().join("out").exists(), "{format}");
+    }
+}
+
+#[test]
 fn chrome_json_has_the_same_events_as_a_trace() {
     let Some(processor) = TraceProcessor::find() else {
         return;

@@ -104,6 +104,11 @@ impl ChromeJson {
         })
     }
 
+    /// Whether no event has come so far.
+    pub(super) fn is_empty(&self) -> bool {
+        self.spool.is_empty()
+    }
+
     /// Takes in a packet.
     ///
     /// # Errors

@@ -80,13 +80,7 @@ impl Destination {
                 (path.display().to_string(), written)
             }
         };
-        written.map_err(|failure| match failure {
-            Failure::Read(source) => ConvertError::Read {
-                name: input.to_owned(),
-                source,
-            },
-            Failure::Write(source) => ConvertError::Write { name, source },
-        })
+        written.map_err(|failure| failure.of(input, &name))
     }
 
     /// Leaves the file as it was, or away if it was not there.

@@ -143,6 +143,8 @@ pub(crate) enum ConvertError {
     NoSampleFormat,
     #[error("{name} has no {of}; leave --of out to convert what it has")]
     NotOf { name: String, of: Of },
+    #[error("{name} has no {lacking}")]
+    NoEvents { name: String, lacking: &'static str },
     #[error(
         "{name}: a heap profile has sums and no samples with times, which the Firefox profiler needs; use --to pprof, folded or flamegraph"
     )]
@@ -212,12 +214,41 @@ struct Outcome {
     end: End,
 }
 
+impl Outcome {
+    /// Whether there are packets, and all of them could be read.
+    fn is_whole(&self) -> bool {
+        self.packets > 0 && self.damaged == 0
+    }
+}
+
 /// The reason why a conversion ended early.
 #[derive(Debug)]
 enum Failure {
     /// The input cannot be read to its end.
     Read(io::Error),
     Write(io::Error),
+    /// The trace is whole and has nothing for the format. The words say what it lacks, and what helps.
+    Nothing(&'static str),
+}
+
+impl Failure {
+    /// Returns the failure with the names of the input and of the output.
+    fn of(self, input: &str, output: &str) -> ConvertError {
+        match self {
+            Failure::Read(source) => ConvertError::Read {
+                name: input.to_owned(),
+                source,
+            },
+            Failure::Write(source) => ConvertError::Write {
+                name: output.to_owned(),
+                source,
+            },
+            Failure::Nothing(lacking) => ConvertError::NoEvents {
+                name: input.to_owned(),
+                lacking,
+            },
+        }
+    }
 }
 
 /// Passes all packets of a trace to `visit`. Breaks off if it fails.
@@ -295,9 +326,9 @@ fn samples(
     });
     let outcome = match read {
         Ok(outcome) => outcome,
-        Err(Failure::Read(source) | Failure::Write(source)) => {
+        Err(failure) => {
             destination.abandon();
-            return Err(ConvertError::Read { name, source });
+            return Err(failure.of(&name, &name));
         }
     };
     if outcome.packets == 0 {
@@ -363,6 +394,11 @@ fn chrome_json(name: &str, trace: impl Read, out: &mut dyn Write) -> Result<Outc
             &format_args!("{name}: {} {reason}; they are left out", Count(*count)),
         );
     }
+    if json.is_empty() && outcome.is_whole() {
+        return Err(Failure::Nothing(
+            "track events; --to systrace has kernel events, and --to pprof and others have samples",
+        ));
+    }
     json.finish(out).map_err(Failure::Write)?;
     Ok(outcome)
 }
@@ -377,6 +413,11 @@ fn systrace(name: &str, trace: impl Read, out: &mut dyn Write) -> Result<Outcome
             NAME,
             &format_args!("{name}: {count} events have a time on an unknown clock; they are left out"),
         );
+    }
+    if text.is_empty() && outcome.is_whole() {
+        return Err(Failure::Nothing(
+            "kernel events: record some, for example with `ferretto sched/sched_switch`, or with the data source linux.ftrace",
+        ));
     }
     text.finish(out).map_err(Failure::Write)?;
     Ok(outcome)

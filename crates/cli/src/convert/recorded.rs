@@ -28,7 +28,7 @@ pub(crate) fn each_packet_of(trace: &Path, mut visit: impl FnMut(&[u8])) -> Resu
             let is_whole = outcome.end.cut.is_none() && outcome.damaged == 0;
             Ok(is_whole && compression.is_none())
         }
-        Err(Failure::Read(source) | Failure::Write(source)) => Err(ConvertError::Read { name, source }),
+        Err(failure) => Err(failure.of(&name, &name)),
     }
 }
 

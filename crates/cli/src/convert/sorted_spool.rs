@@ -34,6 +34,10 @@ impl SortedSpool {
         })
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
     /// Adds a record.
     ///
     /// # Errors
