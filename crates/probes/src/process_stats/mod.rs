@@ -5,7 +5,7 @@
 //! owns it and calls it as [`Probe`].
 //!
 //! The scan runs in turns and writes a packet in each, so that a machine with very many processes does not keep the loop from its
-//! other work.
+//! other work. A flush finishes it, and so does the stop, within [`LONGEST_FINISH`].
 //!
 //! Guarantees: a packet is written only if it has content. Its timestamp is the time when its scan began. The first packet, and the
 //! first after state was cleared or lost, says that incremental state starts anew.
@@ -42,6 +42,9 @@ pub const NAME: &str = "linux.process_stats";
 
 /// The duration of one turn of the scan. The last process may exceed it.
 const SCAN_TURN: BootTime = 10_000_000;
+/// How long a flush goes on with the scan, and the stop. Services wait for five seconds, unless a config says otherwise, and have other data sources to
+/// hear from. A machine has tens of thousands of processes if they do not fit.
+const LONGEST_FINISH: BootTime = 2_000_000_000;
 /// Processes that one packet describes, at most.
 const MOST_IN_PACKET: usize = 1000;
 
@@ -82,6 +85,7 @@ pub struct ProcessStats {
     /// Processes that the scan has not reached yet.
     unscanned: std::vec::IntoIter<i32>,
     scan_turn: BootTime,
+    longest_finish: BootTime,
     notices: Vec<Notice>,
 }
 
@@ -108,6 +112,7 @@ impl ProcessStats {
             pids: Vec::new(),
             unscanned: Vec::new().into_iter(),
             scan_turn: SCAN_TURN,
+            longest_finish: LONGEST_FINISH,
             notices,
         })
     }
@@ -143,6 +148,14 @@ impl ProcessStats {
                     counters.write_open_files(procfs, pid, out) | wrote
                 })
             });
+        }
+    }
+
+    /// Describes the processes that the scan has not reached, as far as there is time for.
+    fn finish_scan(&mut self, now: BootTime, sink: &mut dyn PacketSink) {
+        let until = boot_now().saturating_add(self.longest_finish);
+        while self.unscanned.len() > 0 && boot_now() < until {
+            self.scan_some(now, sink);
         }
     }
 
@@ -282,8 +295,14 @@ impl Probe for ProcessStats {
         }
     }
 
-    fn stop(&mut self, _now: BootTime, _sink: &mut dyn PacketSink) {
+    /// What is read after a flush has all processes of the start, as if the scan had not been spread over turns.
+    fn flush(&mut self, now: BootTime, sink: &mut dyn PacketSink) {
+        self.finish_scan(now, sink);
+    }
+
+    fn stop(&mut self, now: BootTime, sink: &mut dyn PacketSink) {
         self.next_sample = None;
+        self.finish_scan(now, sink);
         let processes = std::mem::take(&mut self.unscanned).len();
         if processes > 0 {
             self.notices.push(Notice::ScanCutShort { processes });

@@ -334,6 +334,32 @@ fn a_scan_of_many_processes_takes_turns() {
 }
 
 #[test]
+fn a_flush_and_the_end_of_the_session_finish_the_scan() {
+    let ends: [fn(&mut Fixture); 2] = [
+        |proc| proc.source.flush(9, &mut proc.sink),
+        |proc| proc.source.stop(9, &mut proc.sink),
+    ];
+    for end in ends {
+        let mut proc = Fixture::new(ProcessStatsConfig {
+            scan_all_processes_on_start: Some(true),
+            ..ProcessStatsConfig::default()
+        });
+        for pid in 1..=5 {
+            proc.process(pid, "", "program\0");
+        }
+        proc.source.scan_turn = 0;
+        proc.source.longest_finish = BootTime::MAX;
+        proc.start();
+        end(&mut proc);
+        let mut described: Vec<i32> = proc.trees().iter().flat_map(pids).collect();
+        described.sort_unstable();
+        assert_eq!(described, [1, 2, 3, 4, 5]);
+        assert_eq!(proc.source.next_deadline(), None);
+        assert_eq!(proc.source.take_notices(), Vec::<String>::new());
+    }
+}
+
+#[test]
 fn a_scan_that_the_session_ends_is_told() {
     let mut proc = Fixture::new(ProcessStatsConfig {
         scan_all_processes_on_start: Some(true),
@@ -343,6 +369,8 @@ fn a_scan_that_the_session_ends_is_told() {
         proc.process(pid, "", "program\0");
     }
     proc.source.scan_turn = 0;
+    // There is no time for the rest.
+    proc.source.longest_finish = 0;
     proc.start();
     proc.source.stop(9, &mut proc.sink);
     let notices = proc.source.take_notices();
