@@ -244,6 +244,10 @@ impl Launcher {
         }
         if let Some(path) = &self.heap {
             command.env(HEAP_SOCK_NAME, path);
+            if applet.name == HEAPPROFD.name && rustix::process::geteuid().is_root() {
+                // Programs that root starts may go on as other users.
+                command.arg("--set-socket-permissions=-1:0666");
+            }
         }
         command
     }

@@ -173,3 +173,34 @@ fn a_folder_of_another_user_is_left_alone() {
     assert_eq!(code, Some(0), "{said}");
     assert_eq!(home.folders(), left);
 }
+
+#[test]
+fn programs_that_go_on_as_another_user_reach_the_heap_profiler_and_cannot_record() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can become another user");
+        return;
+    }
+    const MODES: &str = "cd ${FERRETTO_HEAP_SOCK_NAME%/*} && stat -c '%n %a' . heap consumer >&2";
+    for umask in ["022", "077"] {
+        let home = Home::new();
+        let mut command = Command::new("sh");
+        let record = "umask $0; exec \"$@\"";
+        command
+            .args(["-c", record, umask, FERRETTO])
+            .args(["-t", "30s", "-o", "trace", "--", "sh", "-c", MODES])
+            .current_dir(home.0.path())
+            .env("TMPDIR", home.0.path())
+            .env("PERFETTO_CONSUMER_SOCK_NAME", home.path("consumer"))
+            .env("PERFETTO_PRODUCER_SOCK_NAME", home.path("producer"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let (_, said) = run(command);
+        assert!(said.contains(". 711\n"), "{umask}: {said}");
+        assert!(said.contains("heap 666\n"), "{umask}: {said}");
+        // Recording shows the activity of all processes.
+        let consumer = said.lines().find_map(|line| line.strip_prefix("consumer "));
+        let mode = consumer.and_then(|mode| u32::from_str_radix(mode, 8).ok());
+        assert!(mode.is_some_and(|mode| mode & 0o002 == 0), "{umask}: {said}");
+    }
+}

@@ -409,6 +409,10 @@ impl Stacks {
             .left()
             .saturating_add(WORK_PER_SAMPLE)
             .min(WorkBudget::FOR_SAMPLE);
+        if end == End::UnknownMapping && process.is_program_gone() && self.frames.len() <= 1 {
+            // What it has mapped since its mappings were read is gone with it.
+            return Some(Problem::Gone);
+        }
         // A frame's mapping is known by its file, so that its build id and load bias are.
         for index in 0..self.frames.len() {
             if let Some(mapping) = self.frames[index].mapping

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
@@ -31,7 +31,13 @@ pub struct Process {
     generation: u64,
     /// Time at which the mappings were last read, in nanoseconds.
     read_at: Option<u64>,
+    /// The program that it ran when it was [met](Self::meet), if the kernel told and it was not found gone.
+    program: Option<Vec<u8>>,
+    is_program_gone: bool,
 }
+
+/// Bytes of the auxiliary vector that tell programs apart. The vector has random addresses in it.
+const PROGRAM_BYTES: u64 = 1024;
 
 /// The part of a mapping that unwinding needs.
 #[derive(Debug, Clone, Copy)]
@@ -103,6 +109,20 @@ impl Process {
         Ok(process)
     }
 
+    /// The process with this id, and its mappings as they are now. They stay known when the process ends or runs another program, and what it runs then
+    /// is never taken for the program that was met. If they cannot be read now, the first [`refresh`](Self::refresh) reads them.
+    ///
+    /// # Errors
+    /// If there is no such process, or its directory cannot be opened.
+    pub fn meet(pid: u32) -> io::Result<Process> {
+        let mut process = Process::open(pid)?;
+        process.program = process.program_now();
+        // The kernel keeps mappings from some readers, and may keep the vector from them too.
+        let _ = process.refresh(0, 0);
+        process.read_at = None;
+        Ok(process)
+    }
+
     /// A process that has ended, of which these mappings are known. Files are looked for by their paths in this process's mount namespace, and have to
     /// have the inodes of the mappings.
     ///
@@ -124,6 +144,8 @@ impl Process {
             modules: Vec::new(),
             generation: 0,
             read_at: None,
+            program: None,
+            is_program_gone: false,
         };
         process.set_maps(maps);
         process
@@ -132,7 +154,8 @@ impl Process {
     /// Reads the mappings, unless that was done less than `interval` before `now` (both in nanoseconds, of any clock). Modules stay loaded.
     ///
     /// # Errors
-    /// If they cannot be read, for instance because the process has ended. The mappings that were known stay.
+    /// If they cannot be read, for instance because the process has ended, or runs another program than the one that was met. The mappings that were
+    /// known stay.
     pub fn refresh(&mut self, now: u64, interval: u64) -> io::Result<Refreshed> {
         if self
             .read_at
@@ -142,7 +165,13 @@ impl Process {
         }
         self.read_at = Some(now);
         if let Some(directory) = self.live_directory() {
-            let maps = Maps::read(directory.open_file("maps")?)?;
+            let read = directory.open_file("maps").map_err(io::Error::from);
+            let read = read.and_then(Maps::read);
+            if self.has_left_program() {
+                self.end();
+                return Err(io::ErrorKind::NotFound.into());
+            }
+            let maps = read?;
             // A process that is ending has no memory any more.
             if maps.mappings().is_empty() && !self.maps.mappings().is_empty() {
                 return Err(io::ErrorKind::NotFound.into());
@@ -159,6 +188,33 @@ impl Process {
             maps.insert(mapping);
         }
         self.set_maps(maps);
+    }
+
+    /// The beginning of its auxiliary vector, of which the kernel has a copy, so reading it waits for nobody.
+    fn program_now(&self) -> Option<Vec<u8>> {
+        let file = self.live_directory()?.open_file("auxv").ok()?;
+        let mut vector = Vec::new();
+        file.take(PROGRAM_BYTES).read_to_end(&mut vector).ok()?;
+        (!vector.is_empty()).then_some(vector)
+    }
+
+    /// Whether the process that was met has ended, or runs another program by now.
+    fn has_left_program(&self) -> bool {
+        self.program.is_some() && self.program != self.program_now()
+    }
+
+    /// The program that was met is gone: its mappings stay known, and their files are looked for by their paths.
+    fn end(&mut self) {
+        self.program = None;
+        self.is_program_gone = true;
+        if let Ok(directory) = ProcessDir::for_ended() {
+            self.directory = Some(directory);
+        }
+    }
+
+    /// Whether the program that was [met](Self::meet) was found to be gone: the process has ended, or runs another one.
+    pub fn is_program_gone(&self) -> bool {
+        self.is_program_gone
     }
 
     /// The process's own directory, unless it is known to have ended.
@@ -275,11 +331,21 @@ impl Process {
         }
     }
 
-    /// Loads the module of a mapping, in this thread.
+    /// Loads the module of a mapping, in this thread. If the program that was [met](Self::meet) is gone, its file is looked for by its path.
     pub fn load(&mut self, mapping: u32, cache: &ModuleCache) {
-        if let Some(request) = self.load_request(mapping) {
-            self.provide(mapping, cache.load(&request));
+        let Some(request) = self.load_request(mapping) else {
+            return;
+        };
+        let mut outcome = cache.load(&request);
+        // Asked afterwards: another program may have another file at the same place.
+        if self.has_left_program() {
+            self.end();
+            outcome = match self.load_request(mapping) {
+                Some(request) => cache.load(&request),
+                None => return,
+            };
         }
+        self.provide(mapping, outcome);
     }
 
     pub(crate) fn find(&self, pc: u64) -> Option<(u32, &Region)> {

@@ -8,6 +8,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use ferretto_ipc::address::MAX_UNIX_NAME;
@@ -40,6 +41,10 @@ impl SocketFolder {
         // A folder that cannot be removed does no harm.
         let _ = remove_left_behind(&parent);
         let folder = tempfile::Builder::new().prefix(PREFIX).tempdir_in(parent)?;
+        if rustix::process::geteuid().is_root() {
+            // Programs that root starts may go on as other users, and have to reach the heap profiler's socket. Each socket has a mode of its own.
+            std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o711))?;
+        }
         let new = folder.path().join(NEW_OWNER);
         let owner = File::create_new(&new)?;
         owner.try_lock()?;

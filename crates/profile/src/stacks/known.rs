@@ -15,13 +15,14 @@ use super::numbers::Numbered;
 pub struct Met(pub(super) Process);
 
 impl Met {
-    /// The process that has this id now. A caller that means a certain process checks afterwards that it has not ended.
+    /// The process that has this id now, and its mappings. So the stacks of a process can be found when it has ended, or runs another program. A caller
+    /// that means a certain process checks afterwards that it has not ended.
     ///
     /// # Errors
     /// If there is no such process, or its directory in procfs cannot be opened.
     pub fn open(pid: i32) -> io::Result<Met> {
         let pid = u32::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?;
-        Process::open(pid).map(Met)
+        Process::meet(pid).map(Met)
     }
 }
 
@@ -49,7 +50,7 @@ pub(super) struct Known {
 pub(super) enum Memory {
     /// Nothing was asked yet. It had these when it began, and has mapped files since.
     Recorded(Maps),
-    /// Nothing was asked yet.
+    /// It was met, and has its mappings unless they could not be read then.
     Met(Process),
     /// Read from procfs, or as they were recorded if the process was gone by then.
     Read(Process),
@@ -74,6 +75,7 @@ impl Known {
     pub(super) fn process(&mut self, pid: i32) -> Option<&mut Process> {
         if !matches!(self.memory, Memory::Read(_) | Memory::Gone) {
             let process = match std::mem::replace(&mut self.memory, Memory::Gone) {
+                Memory::Met(process) if !process.maps().mappings().is_empty() => Some(process),
                 Memory::Met(process) => opened(process),
                 Memory::Recorded(maps) => {
                     let there = u32::try_from(pid).ok().and_then(|pid| Process::open(pid).ok());

@@ -219,3 +219,74 @@ fn samples_are_looked_up_in_the_process_that_was_met_and_in_no_other_with_its_id
     stacks.meet(own, Met::open(own).expect("it is there"));
     assert_ne!(find(&mut stacks), gone);
 }
+
+/// The first address of the code in the file with this name.
+fn code_of(pid: u32, file: &str) -> u64 {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("it is there");
+    let line = maps
+        .lines()
+        .find(|line| line.contains(" r-xp ") && line.ends_with(file))
+        .expect("it has mapped the file");
+    let (start, _) = line.split_once('-').expect("a range");
+    u64::from_str_radix(start, 16).expect("an address")
+}
+
+/// The file name of the only mapping in a stack with this one address.
+fn file_at(stacks: &mut Stacks, pid: i32, address: u64) -> String {
+    let callchain = [CONTEXT_USER.to_ne_bytes(), address.to_ne_bytes()];
+    let sample = Sample {
+        pid,
+        timestamp: 1,
+        callchain: callchain.as_slice().into(),
+        ..Sample::default()
+    };
+    let mut interning = Interning::default();
+    let found = stacks.find(&sample, &mut interning);
+    assert!(
+        matches!(found, Found::Stack(Unwound { error: None, .. })),
+        "{found:?}"
+    );
+    let pending = interning.take_pending();
+    let interned = InternedData::decode_from_slice(pending.as_slice()).expect("a message");
+    let name = interned.mapping_paths.last().and_then(|path| path.str.as_deref());
+    String::from_utf8_lossy(name.expect("a mapping")).into_owned()
+}
+
+#[test]
+fn stacks_of_a_process_that_was_met_are_found_after_its_end_and_after_it_runs_another_program() {
+    use std::io::{Read, Write};
+
+    let mut child = std::process::Command::new("sh")
+        .args(["-c", "echo; read line; exec cat"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("sh runs");
+    let pid = child.id().cast_signed();
+    let mut output = child.stdout.take().expect("a pipe");
+    let mut byte = [0];
+    // The kernel may still be loading the program before it has written.
+    output.read_exact(&mut byte).expect("sh writes");
+    let shell = std::fs::read_link(format!("/proc/{pid}/exe")).expect("a link");
+    let shell = shell
+        .file_name()
+        .expect("a file")
+        .to_str()
+        .expect("text")
+        .to_owned();
+    let address = code_of(child.id(), &format!("/{shell}"));
+    let met = || Met::open(pid).expect("it is there");
+    let (before_exec, before_end) = (met(), met());
+
+    let mut input = child.stdin.take().expect("a pipe");
+    input.write_all(b"line\nx").expect("cat reads");
+    output.read_exact(&mut byte).expect("cat writes");
+    let mut stacks = stacks(UserFrames::KernelFramePointers);
+    stacks.meet(pid, before_exec);
+    assert_eq!(file_at(&mut stacks, pid, address), shell);
+
+    drop(input);
+    child.wait().expect("it ends");
+    stacks.meet(pid, before_end);
+    assert_eq!(file_at(&mut stacks, pid, address), shell);
+}
