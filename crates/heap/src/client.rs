@@ -3,12 +3,10 @@
 //! The `handshake` makes it, and `thread` gives it turns until the process or the session ends. Dropping it tells the client
 //! that nothing more is read.
 
-use std::fs::File;
-use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ferretto_profile::interning::Edition;
-use ferretto_profile::stacks::Met;
+use ferretto_profile::stacks::{Met, Program};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::collector::Who;
@@ -46,8 +44,7 @@ pub(crate) struct Client {
     pub feed: Feed,
     /// The statements of dumps about it.
     pub(crate) about: About,
-    /// Differs for any two programs that the process runs, unless the kernel loads all programs at the same addresses.
-    program: Option<Vec<u8>>,
+    program: Option<Program>,
     /// Its call stacks have numbers apart from those of an earlier process with the same id.
     pub(crate) edition: Edition,
 }
@@ -87,7 +84,7 @@ impl Client {
         from_startup: bool,
     ) -> Client {
         Client {
-            program: program_of(claim.pid()),
+            program: met.program().cloned(),
             about: About {
                 pid: claim.pid(),
                 arrived,
@@ -128,7 +125,7 @@ impl Client {
 
     /// Whether the process runs another program by now.
     pub(crate) fn is_replaced(&self) -> bool {
-        let now = program_of(self.pid());
+        let now = Program::of(self.pid());
         now.is_some() && self.program.is_some() && now != self.program
     }
 }
@@ -161,12 +158,4 @@ impl AsFd for Client {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.process.as_fd()
     }
-}
-
-/// The beginning of the program's auxiliary vector, which has random addresses in it. It is the kernel's copy, so reading it waits for nobody.
-fn program_of(pid: i32) -> Option<Vec<u8>> {
-    let file = File::open(format!("/proc/{pid}/auxv")).ok()?;
-    let mut vector = Vec::new();
-    file.take(1024).read_to_end(&mut vector).ok()?;
-    (!vector.is_empty()).then_some(vector)
 }

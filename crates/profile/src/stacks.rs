@@ -34,6 +34,7 @@ mod known;
 mod numbers;
 mod problem;
 
+pub use ferretto_unwind::Program;
 pub use known::Met;
 use known::{Known, Memory};
 use numbers::{Lasts, Place, number};

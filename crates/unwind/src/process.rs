@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
@@ -11,6 +11,7 @@ use crate::elf::Unusable;
 use crate::mapping_file::{LoadRequest, ProcessDir};
 use crate::maps::{Mapping, MappingKind, Maps};
 use crate::module::Module;
+use crate::program::Program;
 use crate::registers::Arch;
 use crate::stack::{PAGE, StackCopy, StackPage};
 use crate::unwinder::{Frame, FrameKind};
@@ -32,12 +33,9 @@ pub struct Process {
     /// Time at which the mappings were last read, in nanoseconds.
     read_at: Option<u64>,
     /// The program that it ran when it was [met](Self::meet), if the kernel told and it was not found gone.
-    program: Option<Vec<u8>>,
+    program: Option<Program>,
     is_program_gone: bool,
 }
-
-/// Bytes of the auxiliary vector that tell programs apart. The vector has random addresses in it.
-const PROGRAM_BYTES: u64 = 1024;
 
 /// The part of a mapping that unwinding needs.
 #[derive(Debug, Clone, Copy)]
@@ -190,12 +188,8 @@ impl Process {
         self.set_maps(maps);
     }
 
-    /// The beginning of its auxiliary vector, of which the kernel has a copy, so reading it waits for nobody.
-    fn program_now(&self) -> Option<Vec<u8>> {
-        let file = self.live_directory()?.open_file("auxv").ok()?;
-        let mut vector = Vec::new();
-        file.take(PROGRAM_BYTES).read_to_end(&mut vector).ok()?;
-        (!vector.is_empty()).then_some(vector)
+    fn program_now(&self) -> Option<Program> {
+        Program::read(self.live_directory()?.open_file("auxv").ok()?)
     }
 
     /// Whether the process that was met has ended, or runs another program by now.
@@ -210,6 +204,11 @@ impl Process {
         if let Ok(directory) = ProcessDir::for_ended() {
             self.directory = Some(directory);
         }
+    }
+
+    /// The program that it ran when it was [met](Self::meet), if the kernel told and it was not found gone.
+    pub fn program(&self) -> Option<&Program> {
+        self.program.as_ref()
     }
 
     /// Whether the program that was [met](Self::meet) was found to be gone: the process has ended, or runs another one.

@@ -5,7 +5,7 @@
 use std::io;
 
 use ferretto_ipc::reactor::boot_now;
-use ferretto_unwind::{Maps, Process, WorkBudget};
+use ferretto_unwind::{Maps, Process, Program, WorkBudget};
 
 use super::REFRESH_INTERVAL;
 use super::numbers::Numbered;
@@ -23,6 +23,11 @@ impl Met {
     pub fn open(pid: i32) -> io::Result<Met> {
         let pid = u32::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?;
         Process::meet(pid).map(Met)
+    }
+
+    /// Returns the program that it runs, if the kernel has told.
+    pub fn program(&self) -> Option<&Program> {
+        self.0.program()
     }
 }
 
