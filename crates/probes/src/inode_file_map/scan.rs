@@ -87,10 +87,18 @@ impl Scan {
         Ok(scan)
     }
 
-    /// Adds inodes to the search if it still looks for others of the same device.
+    /// Adds inodes to the search if it still looks for others of the same device. An inode that was found and not taken yet is not looked for again, as
+    /// that could find another name of it.
     pub(super) fn look_also_for(&self, device: u64, inodes: &BTreeSet<u64>) {
-        if let Some(wanted) = self.0.lock().wanted.get_mut(&device) {
-            wanted.extend(inodes);
+        let mut state = self.0.lock();
+        let State { wanted, found, .. } = &mut *state;
+        if let Some(wanted) = wanted.get_mut(&device) {
+            let found: BTreeSet<u64> = found
+                .iter()
+                .filter(|found| found.id.device == device)
+                .map(|found| found.id.inode)
+                .collect();
+            wanted.extend(inodes.difference(&found));
         }
     }
 
@@ -222,6 +230,24 @@ mod tests {
             std::thread::yield_now();
         }
         assert_eq!(found, FILES);
+    }
+
+    #[test]
+    fn what_was_found_is_not_looked_for_again_before_it_is_taken() {
+        let device = 7;
+        let shared = Arc::new(Shared::default());
+        shared.lock().wanted = Inodes::from([(device, BTreeSet::from([2]))]);
+        shared.lock().found.push(Found {
+            id: FileId { device, inode: 1 },
+            kind: Type::FILE,
+            path: b"/a".to_vec(),
+        });
+        let scan = Scan(shared);
+        scan.look_also_for(device, &BTreeSet::from([1, 3]));
+        assert_eq!(scan.0.lock().wanted[&device], BTreeSet::from([2, 3]));
+        scan.take();
+        scan.look_also_for(device, &BTreeSet::from([1]));
+        assert_eq!(scan.0.lock().wanted[&device], BTreeSet::from([1, 2, 3]));
     }
 
     #[test]
