@@ -5,7 +5,7 @@
 //! owns it and calls it as [`Probe`].
 //!
 //! The scan runs in turns and writes a packet in each, so that a machine with very many processes does not keep the loop from its
-//! other work. Flushes wait for it and for the first sample. The stop finishes it, within [`LONGEST_FINISH`].
+//! other work. Flushes wait for it and for the first sample. The stop finishes it, within two seconds.
 //!
 //! Guarantees: a packet is written only if it has content. Its timestamp is the time when its scan began. The first packet, and the
 //! first after state was cleared or lost, says that incremental state starts anew.
