@@ -368,6 +368,12 @@ fn data_comes_out_alike_and_is_counted_alike() {
             "counted",
             "no breach of the ABI; for upstream neither, since v58",
         ),
+        (
+            "packets that a producer may not write",
+            "read",
+            "a packet that is dropped is a loss, and the next one says so; upstream counts it and marks nothing",
+        ),
+        ("packets that are none", "read", "the same"),
     ];
     let mut expected: BTreeSet<(&str, &str)> =
         on_purpose.iter().map(|(name, what, _)| (*name, *what)).collect();
