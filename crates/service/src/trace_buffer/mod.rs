@@ -473,8 +473,8 @@ impl TraceBuffer {
         })
     }
 
-    /// A trace begins with the contents of this copy. What was read earlier is in another trace, so the next packet of each sequence of which
-    /// something was read is marked.
+    /// Makes the contents of this copy the beginning of a trace. Packets that were read before are in another trace. So if a sequence has had some read,
+    /// its next packet is marked as after a loss.
     pub(crate) fn begin_trace(&mut self) {
         for sequence in self.sequences.iter_mut() {
             let Some(front) = sequence.chunks.front() else {
@@ -486,7 +486,7 @@ impl TraceBuffer {
         }
     }
 
-    /// A packet of this sequence that was read goes nowhere, and was marked with these losses: they, and it, are marked on the next one.
+    /// Marks a loss on the next packet of this sequence, because the one that was read last is dropped. That one had a mark of these losses, which moves on.
     pub(crate) fn lose_packet(&mut self, sequence: &SequenceInfo, losses: LossReasons) {
         let key = SequenceKey {
             producer: sequence.producer,
