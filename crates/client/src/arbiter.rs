@@ -22,6 +22,9 @@
 //! lengths are known before the first byte leaves. To add writers that need patches, keep their list of patches in the writer, and hand it over where
 //! `Arbiter::return_chunk` adds to the request; patches for a chunk must be sent no earlier than the chunk.
 //!
+//! **A flush tells of all losses before it.** A writer that has lost packets and has no chunk leaves the report to the arbiter, which
+//! needs a chunk for each. So the acknowledgement of a flush waits until the service has freed enough of them, for half a second at most.
+//!
 //! **Where memory cannot be shared**, over a network, [`Arbiter::emulating`] hands out chunks of private memory, and plays the service's part on it:
 //! the request carries the bytes of committed chunks, and the chunks are free again. The sender of the requests should take no more of them than
 //! there is room for. Then writers find the memory full, as they would with shared memory.
@@ -34,6 +37,7 @@ mod holders;
 mod partitioning;
 #[cfg(test)]
 mod tests;
+mod untold_losses;
 mod writer_ids;
 
 use crate::room::lock_with_room;
@@ -51,6 +55,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use untold_losses::UntoldLosses;
 use writer_ids::WriterIds;
 
 /// How long a writer with a waiting policy waits for a free chunk before it drops data after all. A service that takes longer is stuck; upstream ends
@@ -82,11 +87,12 @@ const NO_BUFFER: BufferId = BufferId(0);
 /// The number of targets with a teller at a time: no data source has more instances.
 const MAX_TELLERS: usize = 8;
 
-/// The number of targets with losses that wait to be reported. Beyond it, the oldest ones are dropped, which belong to ended sessions.
-const MAX_UNTOLD_TARGETS: usize = 64;
+/// The longest that the acknowledgement of a flush waits for losses to be reported. Services wait for flushes a few seconds; one that frees no chunk for
+/// this long is stuck, or other arbiters' writers hold all of the memory.
+const HOLD_LIMIT: Duration = Duration::from_millis(500);
 
-/// The number of losses per target that wait to be reported. Each takes a chunk, and beyond this many the exact number no longer matters.
-const MAX_UNTOLD_ROWS: u16 = 1000;
+/// While an acknowledgement waits, the endpoint looks for free chunks again after this time: the service frees them without notice.
+const HOLD_RETRY: Duration = Duration::from_millis(1);
 
 /// The behaviour of a trace writer when all chunks are in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,18 +192,18 @@ struct Pending {
     returned: Vec<ChunksToMove>,
     /// Bytes of the chunks in `returned`.
     returned_bytes: usize,
-    /// Rows of packets that were lost while their writers had no chunk to report them in.
-    untold_losses: Vec<UntoldLosses>,
+    untold_losses: UntoldLosses,
     tellers: Vec<Teller>,
-    flushed: Option<u64>,
+    flushed: Option<Flushed>,
     batch: Duration,
     woken: Woken,
 }
 
-/// The number of such rows for a target: [`MAX_UNTOLD_ROWS`] at most.
-struct UntoldLosses {
-    target: BufferId,
-    rows: u16,
+/// The acknowledgement of a flush.
+struct Flushed {
+    id: u64,
+    /// When it goes, even if losses before it have not been reported.
+    at_latest: Instant,
 }
 
 /// A writer that reports losses for writers without a chunk.
@@ -419,15 +425,20 @@ impl Arbiter {
             .drain(..)
             .map(|(writer, target)| Request::RegisterTraceWriter(writer, bound.unwrap_or(target)))
             .collect();
-        if !pending.returned.is_empty() || pending.flushed.is_some() {
+        let flushed = pending.take_flushed();
+        if !pending.returned.is_empty() || flushed.is_some() {
             requests.push(Request::CommitData(CommitDataRequest {
                 chunks_to_move: std::mem::take(&mut pending.returned),
-                flush_request_id: pending.flushed.take(),
+                flush_request_id: flushed,
                 ..Default::default()
             }));
         }
         let unregistered = std::mem::take(&mut pending.unregistered);
+        let is_held = pending.flushed.is_some();
         drop(pending);
+        if is_held {
+            self.notify.wake(Wake::Within(HOLD_RETRY));
+        }
         for writer in unregistered {
             // Only now can the id be used again without being mistaken for this writer's.
             self.writer_ids.release(writer);
@@ -469,10 +480,19 @@ impl Arbiter {
 
     /// Acknowledges the service's flush request `id`, and with it all earlier ones. To be called when the data sources
     /// concerned have flushed their writers.
+    ///
+    /// The acknowledgement goes when all losses before it have been reported, 500 ms later at the latest.
     pub fn acknowledge_flush(&self, id: u64) {
         {
             let mut pending = self.pending();
-            pending.flushed = pending.flushed.max(Some(id));
+            pending.untold_losses.precede_flush();
+            match &mut pending.flushed {
+                Some(flushed) => flushed.id = flushed.id.max(id),
+                None => {
+                    let at_latest = Instant::now() + HOLD_LIMIT;
+                    pending.flushed = Some(Flushed { id, at_latest });
+                }
+            }
         }
         self.wake_now();
     }
@@ -577,21 +597,14 @@ impl Arbiter {
     /// Notes that a writer has begun to lose packets for `target`, and has no chunk to report it in. It may not get one before it or its session
     /// ends.
     pub(crate) fn note_untold_loss(&self, target: BufferId) {
-        let mut pending = lock_with_room(|| self.pending(), |pending| &mut pending.untold_losses, 1);
-        let untold = &mut pending.untold_losses;
-        if let Some(known) = untold.iter_mut().find(|known| known.target == target) {
-            known.rows = (known.rows + 1).min(MAX_UNTOLD_ROWS);
-            return;
-        }
-        if untold.len() == MAX_UNTOLD_TARGETS {
-            untold.remove(0);
-        }
-        untold.push(UntoldLosses { target, rows: 1 });
+        lock_with_room(|| self.pending(), |pending| pending.untold_losses.room(), 1)
+            .untold_losses
+            .note(target);
     }
 
     /// Reports such losses as far as there are chunks, through a writer for each target that does nothing else.
     fn tell_losses(&self, pending: &mut Pending) {
-        while let Some(&UntoldLosses { target, .. }) = pending.untold_losses.last() {
+        while let Some(target) = pending.untold_losses.next() {
             let Some(teller) = self.teller(pending, target) else {
                 return;
             };
@@ -602,10 +615,7 @@ impl Arbiter {
             };
             let Some(chunk) = self.win_chunk(new) else { return };
             teller.next_chunk = new.chunk.next();
-            pending.untold_losses.pop_if(|untold| {
-                untold.rows -= 1;
-                untold.rows == 0
-            });
+            pending.untold_losses.told(target);
             pending.returned.push(to_move(&chunk, target));
             mark_loss(chunk).complete();
         }
@@ -674,6 +684,15 @@ impl Pending {
         self.returned_bytes += bytes;
     }
 
+    /// Returns the flush to acknowledge now.
+    fn take_flushed(&mut self) -> Option<u64> {
+        let untold = &self.untold_losses;
+        let flushed = self
+            .flushed
+            .take_if(|flushed| untold.is_flushed() || flushed.at_latest <= Instant::now())?;
+        Some(flushed.id)
+    }
+
     fn new(destination: Destination) -> Self {
         Self {
             destination,
@@ -681,7 +700,7 @@ impl Pending {
             unregistered: Vec::new(),
             returned: Vec::new(),
             returned_bytes: 0,
-            untold_losses: Vec::new(),
+            untold_losses: UntoldLosses::default(),
             tellers: Vec::new(),
             flushed: None,
             batch: Duration::ZERO,

@@ -3,6 +3,7 @@
 use super::*;
 use ferretto_smb::PageLayout;
 use std::sync::atomic::AtomicUsize;
+use untold_losses::{MAX_ROWS, MAX_TARGETS};
 
 /// Counts how often it was woken.
 #[derive(Clone, Default)]
@@ -171,7 +172,7 @@ fn writers_that_come_and_go_while_the_endpoint_is_stuck_leave_no_more_than_a_cou
     {
         let pending = arbiter.pending();
         assert_eq!((pending.registered.len(), pending.unregistered.len()), (1, 0));
-        assert_eq!(pending.untold_losses.len(), 1);
+        assert_eq!(pending.untold_losses.all().len(), 1);
     }
     // The endpoint goes on.
     let told: usize = (0..20)
@@ -180,8 +181,8 @@ fn writers_that_come_and_go_while_the_endpoint_is_stuck_leave_no_more_than_a_cou
             chunks.iter().filter(|target| **target == 2).count()
         })
         .sum();
-    assert_eq!(told, usize::from(MAX_UNTOLD_ROWS));
-    assert!(arbiter.pending().untold_losses.is_empty());
+    assert_eq!(told, usize::from(MAX_ROWS));
+    assert!(arbiter.pending().untold_losses.all().is_empty());
 }
 
 #[test]
@@ -198,12 +199,68 @@ fn only_losses_for_the_latest_buffers_wait_to_be_reported() {
         arbiter.take_requests();
     }
     let pending = arbiter.pending();
-    assert_eq!(pending.untold_losses.len(), MAX_UNTOLD_TARGETS);
+    let untold = pending.untold_losses.all();
+    assert_eq!(untold.len(), MAX_TARGETS);
     assert!(
-        pending
-            .untold_losses
+        untold
             .iter()
             .all(|untold| untold.target.0 > 900 && untold.rows == 1)
     );
     assert!(pending.tellers.len() <= MAX_TELLERS);
+}
+
+/// The flush that these requests acknowledge.
+fn acknowledged(requests: &[Request]) -> Option<u64> {
+    requests.iter().find_map(|request| match request {
+        Request::CommitData(commit) => commit.flush_request_id,
+        _ => None,
+    })
+}
+
+/// Has writers for these targets lose packets, and end.
+fn lose(arbiter: &Arc<Arbiter>, targets: &[u16]) {
+    for target in targets {
+        let mut writer = arbiter
+            .create_trace_writer(BufferId(*target), BufferExhaustedPolicy::Drop)
+            .unwrap();
+        writer.write_packet(b"lost");
+    }
+}
+
+#[test]
+fn a_flush_is_acknowledged_once_the_losses_before_it_are_told() {
+    let notify = Counting::default();
+    let arbiter = Arbiter::emulating(PageSize::MIN, PageLayout::Div1, notify.clone()).unwrap();
+    let _full = fill(&arbiter);
+    lose(&arbiter, &[2, 3, 2, 2]);
+    arbiter.acknowledge_flush(5);
+    let woken = notify.0.load(Ordering::Relaxed);
+    // The requests free the memory: there was no chunk for the losses.
+    let requests = arbiter.take_requests();
+    assert_eq!(acknowledged(&requests), None);
+    assert!(
+        notify.0.load(Ordering::Relaxed) > woken,
+        "the endpoint looks again"
+    );
+    // An acknowledgement that comes meanwhile is not lost.
+    arbiter.acknowledge_flush(6);
+    let _full = fill(&arbiter);
+    lose(&arbiter, &[4; 20]);
+    assert_eq!(acknowledged(&arbiter.take_requests()), None, "full again");
+    let requests = arbiter.take_requests();
+    let (_, chunks, _) = targets(&requests);
+    assert_eq!(chunks[..4], [2, 2, 2, 3], "later losses come later");
+    assert_eq!(acknowledged(&requests), Some(6));
+}
+
+#[test]
+fn a_flush_does_not_wait_for_memory_that_stays_full() {
+    let arbiter = arbiter(Counting::default());
+    let _full = fill(&arbiter);
+    lose(&arbiter, &[2]);
+    arbiter.acknowledge_flush(5);
+    assert_eq!(acknowledged(&arbiter.take_requests()), None);
+    arbiter.pending().flushed.as_mut().unwrap().at_latest = Instant::now();
+    assert_eq!(acknowledged(&arbiter.take_requests()), Some(5));
+    assert_eq!(arbiter.pending().untold_losses.all().len(), 1);
 }
