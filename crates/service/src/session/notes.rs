@@ -97,6 +97,17 @@ impl Notes {
         events.push_back((event, at));
     }
 
+    /// Takes the events to be written now. Readers sort up to the last flushes that they were told of, so those after `flushes_until` (boot time), whose
+    /// data are not being read yet, stay.
+    pub(super) fn take_events(&mut self, flushes_until: u64) -> VecDeque<(LifecycleEvent, u64)> {
+        let is_due = |(event, at): &(LifecycleEvent, u64)| {
+            *event != LifecycleEvent::AllDataSourcesFlushed || *at <= flushes_until
+        };
+        let (due, later) = self.lifecycle_events.drain(..).partition(is_due);
+        self.lifecycle_events = later;
+        due
+    }
+
     /// Takes a clock snapshot, unless the last one still describes all clocks well.
     pub(super) fn snapshot_clocks(&mut self, now: &Now) {
         if self

@@ -7,6 +7,7 @@ use ferretto_proto::write::Trace;
 use ferretto_wire::Writer;
 
 use super::{BatchEnd, Session};
+use crate::clock::Now;
 use crate::compression::{CompressError, Compressor, FileCompression};
 use crate::ids::SessionId;
 use crate::limits;
@@ -40,14 +41,21 @@ impl Piece {
 pub struct ReadCall {
     /// Bytes of each buffer; empty before the first batch.
     left: Vec<u64>,
+    began: u64,
 }
 
 impl ReadCall {
     /// Takes note of the contents, at the first batch.
-    pub(crate) fn begin(&mut self, buffers: &[TraceBuffer]) {
+    pub(crate) fn begin(&mut self, buffers: &[TraceBuffer], now: &Now) {
         if self.left.is_empty() {
+            self.began = now.boot;
             self.left = buffers.iter().map(TraceBuffer::used_size).collect();
         }
+    }
+
+    /// When it began, in boot time.
+    pub(crate) fn began(&self) -> u64 {
+        self.began
     }
 
     /// Whether it has read as much of this buffer as there was.

@@ -8,7 +8,7 @@ use ferretto_proto::messages::tracing_service_event::EventType;
 use ferretto_proto::messages::{ConcurrentSessionEvent, DataSourceDescriptor, TraceConfig, TracePacket};
 use ferretto_service::{CloneFile, CloneFilter, ClonePurpose, CloneRequest, Original, limits};
 
-use crate::world::{Disk, World, config, packet, texts};
+use crate::world::{Disk, World, config, decoded, packet, texts};
 
 /// The names of the service events in their order, each with its time in milliseconds.
 fn service_events(packets: &[TracePacket]) -> Vec<(&'static str, u64)> {
@@ -118,6 +118,43 @@ fn the_life_of_a_session_is_recorded_in_its_order() {
     assert!(start < data);
     // Each read-back ends with an event that says that it is complete. No event comes twice.
     assert_eq!(service_events(&world.read(consumer)), [("read", 6000)]);
+}
+
+#[test]
+fn a_flush_that_ends_while_a_consumer_reads_is_told_with_its_data() {
+    let (mut world, producer, consumer) = World::offering();
+    world.enable(consumer, &config(&["d"]));
+    let target = world.target(producer);
+    world.commit(producer, 1, target, &[&packet("before")]);
+    world.advance(1000);
+    world.flush(consumer, 1, 0);
+    world.acknowledge_flushes(producer);
+    world.advance(1000);
+    let mut flushed = false;
+    // The second batch of the call comes after the flush.
+    let read = world.read_while(consumer, 1, |world, _| {
+        if !std::mem::replace(&mut flushed, true) {
+            world.advance(1000);
+            for text in ["some", "some", "some", "last"] {
+                world.commit(producer, 1, target, &[&packet(text)]);
+            }
+            world.flush(consumer, 2, 0);
+            world.acknowledge_flushes(producer);
+        }
+    });
+    let read = decoded(&read);
+    assert!(!texts(&read).contains(&"last".to_owned()), "{:?}", texts(&read));
+    // Readers sort up to the last flush once they hear that the buffers were read.
+    let flushes = |packets: &[TracePacket]| {
+        let mut events = service_events(packets);
+        events.retain(|(name, _)| ["all flushed", "read"].contains(name));
+        events
+    };
+    let (first, second) = (world.now.boot / 1_000_000 - 2000, world.now.boot / 1_000_000);
+    assert_eq!(flushes(&read), [("all flushed", first), ("read", second)]);
+    let read = world.read(consumer);
+    assert_eq!(texts(&read).last().unwrap(), "last");
+    assert_eq!(flushes(&read), [("all flushed", second), ("read", second)]);
 }
 
 #[test]
