@@ -24,7 +24,7 @@ use ferretto_service::limits;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use support::peers::{Producer, Session, chunk, commit, config, enabling, introduction, state};
 use support::process::{Stopped, processor_time, status_kb};
-use support::wire::{Client, registration, registration_of, registration_with};
+use support::wire::{Client, invoke, registration, registration_of, registration_with};
 use support::{PATIENCE, Program, Programs, Side, System};
 
 /// The frames that the daemon handles for one client before it turns to the next (`HostLimits::frames_per_turn`).
@@ -527,6 +527,39 @@ fn many_clients_that_read_no_replies_cost_no_more_than_one_user_may_have_the_ser
     is_served(&mut other);
     let most = status_kb(pid, "VmHWM:") - before;
     assert!(most < MOST_KB / 4 * 5, "{most} KB");
+    system.assert_running();
+}
+
+#[test]
+fn short_replies_that_nobody_reads_cost_no_more_memory_than_long_ones() {
+    const CLIENTS: u64 = 10;
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    let pid = system.start(Side::Ours, Program::Traced);
+    let mut other = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
+    is_served(&mut other);
+    let before = status_kb(pid, "VmRSS:");
+    // The reply to a method that does not exist is a few bytes: over a hundred thousand of them fit in what one client may leave unread.
+    let call = invoke(2, u32::MAX, &[]);
+    let calls = call.repeat(200_000);
+    let lazy: Vec<Client> = (0..CLIENTS)
+        .map(|_| {
+            let mut lazy = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
+            let (mut sent, mut refused) = (0, 0);
+            // In each of its turns the service handles some hundred calls, and it reads when it has handled them all.
+            while refused < 200 {
+                let more = lazy.send_what_fits(&calls[sent % call.len()..]);
+                sent += more;
+                refused = if more == 0 { refused + 1 } else { 0 };
+                is_served(&mut other);
+            }
+            lazy
+        })
+        .collect();
+    let each = (status_kb(pid, "VmHWM:") - before) / CLIENTS;
+    // A megabyte of replies, and a frame that is being read.
+    assert!(each < 2500, "{each} KB each");
+    drop(lazy);
     system.assert_running();
 }
 

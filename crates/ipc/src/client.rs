@@ -14,7 +14,7 @@ use std::fmt;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 
-use crate::frame::{Frame, FrameDecoder, MAX_OVERHEAD, MAX_PAYLOAD, PayloadTooLarge, Violation};
+use crate::frame::{Frame, FrameDecoder, MAX_PAYLOAD, PayloadTooLarge, Violation, WAITING_COST};
 use crate::outgoing::{OutgoingFull, OutgoingQueue};
 use crate::passed_fd::PassedFd;
 use crate::reactor::Interest;
@@ -71,7 +71,7 @@ impl Call {
     }
 
     fn size(&self) -> usize {
-        self.arguments.len() + MAX_OVERHEAD
+        self.arguments.len() + WAITING_COST
     }
 }
 
@@ -302,9 +302,9 @@ impl ClientConnection {
         }
         if call.size() > self.outgoing_room() {
             return Err(InvokeError::Full(OutgoingFull {
-                queued: self.outgoing.queued() + self.held,
+                queued: self.outgoing.held() + self.held,
                 frame: call.size(),
-                limit: self.outgoing.queued() + self.outgoing.room(),
+                limit: self.outgoing.held() + self.outgoing.room(),
             }));
         }
         self.last_call += 1;
@@ -321,7 +321,7 @@ impl ClientConnection {
         Ok(id)
     }
 
-    /// Bytes of arguments, with `MAX_OVERHEAD` for each call, that can be queued now.
+    /// Bytes of arguments, with some hundred for each call, that can be queued now.
     pub fn outgoing_room(&self) -> usize {
         self.outgoing.room().saturating_sub(self.held)
     }

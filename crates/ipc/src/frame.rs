@@ -30,6 +30,9 @@ pub const MAX_FRAME: usize = 128 * 1024;
 /// The most bytes a frame takes beside the arguments or the reply that it carries.
 pub(crate) const MAX_OVERHEAD: usize = 48;
 
+/// The bytes that a frame takes beside its arguments or reply while it waits to be sent. Short frames take far more memory than the wire.
+pub(crate) const WAITING_COST: usize = size_of::<OutgoingFrame>();
+
 /// The most bytes of arguments or reply that surely fit into one frame.
 pub const MAX_PAYLOAD: usize = MAX_FRAME - MAX_OVERHEAD;
 
@@ -279,6 +282,11 @@ impl OutgoingFrame {
     /// Bytes on the wire.
     pub(crate) fn len(&self) -> usize {
         self.head.len() + self.payload.len()
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn cost(&self) -> usize {
+        WAITING_COST + self.payload.len()
     }
 
     pub(crate) fn parts(&self) -> [&[u8]; 2] {

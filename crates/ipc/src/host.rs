@@ -32,7 +32,7 @@ pub struct HostLimits {
     pub frames_per_turn: u32,
     /// Bytes of frames handled in one turn; the frame that crosses it is still handled.
     pub bytes_per_turn: usize,
-    /// Bytes of replies that may wait for the client to read them; at least three frames' worth is granted.
+    /// Bytes of memory that replies may take until the client has read them; at least three frames' worth is granted.
     pub outgoing_bytes: usize,
 }
 
@@ -253,7 +253,7 @@ impl HostConnection {
 
     /// Bytes that the host keeps for the client: of unhandled frames, and of unread replies.
     pub fn held_bytes(&self) -> usize {
-        self.decoder.pending() + self.outgoing.queued()
+        self.decoder.pending() + self.outgoing.held()
     }
 
     /// Whether replies pile up so that no more requests are handed out until the client reads.
@@ -304,7 +304,7 @@ impl HostConnection {
         Ok(self.outgoing.push(frame)?)
     }
 
-    /// Bytes of replies, with `frame::MAX_OVERHEAD` for each, that can be queued now.
+    /// Bytes of replies, with some hundred for each, that can be queued now.
     pub fn outgoing_room(&self) -> usize {
         self.outgoing.room()
     }

@@ -12,17 +12,20 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::frame::OutgoingFrame;
 
+/// The frames whose place an empty queue keeps.
+const KEPT_FRAMES: usize = 64;
+
 /// Slices in one write; two a frame.
 const MAX_SLICES: usize = 32;
 
 /// There is no room for a frame; it was not queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutgoingFull {
-    /// Bytes queued.
+    /// Bytes of memory that the queue takes.
     pub queued: usize,
-    /// Bytes of the refused frame.
+    /// Those of the refused frame.
     pub frame: usize,
-    /// The most that may be queued.
+    /// The most that the queue may take.
     pub limit: usize,
 }
 
@@ -45,7 +48,10 @@ pub struct OutgoingQueue {
     frames: VecDeque<OutgoingFrame>,
     /// Bytes of the first frame that were sent already.
     front_sent: usize,
+    /// Bytes to send.
     queued: usize,
+    /// Bytes of memory that the frames take.
+    held: usize,
     limit: usize,
 }
 
@@ -59,12 +65,13 @@ pub struct Transmit<'a> {
 }
 
 impl OutgoingQueue {
-    /// An empty queue that holds at most `limit` bytes.
+    /// An empty queue that takes at most `limit` bytes of memory.
     pub fn new(limit: usize) -> Self {
         OutgoingQueue {
             frames: VecDeque::new(),
             front_sent: 0,
             queued: 0,
+            held: 0,
             limit,
         }
     }
@@ -74,25 +81,26 @@ impl OutgoingQueue {
         self.frames.is_empty()
     }
 
-    /// Bytes that wait.
-    pub(crate) fn queued(&self) -> usize {
-        self.queued
+    /// Bytes of memory that the waiting frames take.
+    pub(crate) fn held(&self) -> usize {
+        self.held
     }
 
-    /// Bytes that may still be queued.
+    /// Bytes of memory that further frames may take.
     pub fn room(&self) -> usize {
-        self.limit - self.queued
+        self.limit - self.held
     }
 
     pub(crate) fn push(&mut self, frame: OutgoingFrame) -> Result<(), OutgoingFull> {
-        if frame.len() > self.room() {
+        if frame.cost() > self.room() {
             return Err(OutgoingFull {
-                queued: self.queued,
-                frame: frame.len(),
+                queued: self.held,
+                frame: frame.cost(),
                 limit: self.limit,
             });
         }
         self.queued += frame.len();
+        self.held += frame.cost();
         self.frames.push_back(frame);
         Ok(())
     }
@@ -140,7 +148,12 @@ impl OutgoingQueue {
                 return;
             }
             self.front_sent -= front.len();
+            self.held -= front.cost();
             self.frames.pop_front();
+        }
+        // A peer may have left many short frames unread.
+        if self.frames.is_empty() {
+            self.frames.shrink_to(KEPT_FRAMES);
         }
     }
 
@@ -149,6 +162,7 @@ impl OutgoingQueue {
         self.frames.clear();
         self.front_sent = 0;
         self.queued = 0;
+        self.held = 0;
     }
 }
 
@@ -157,6 +171,7 @@ mod tests {
     use std::os::fd::OwnedFd;
 
     use super::*;
+    use crate::frame::WAITING_COST;
 
     fn frame(payload: &[u8]) -> OutgoingFrame {
         OutgoingFrame::for_tests(payload.to_vec(), None)
@@ -188,7 +203,7 @@ mod tests {
             }
             queue.push(frame).unwrap();
         }
-        assert_eq!(queue.queued(), expected.len());
+        assert_eq!(queue.queued, expected.len());
         let mut written = Vec::new();
         while let Some(transmit) = queue.next_transmit() {
             let bytes = bytes_of(&transmit);
@@ -198,7 +213,7 @@ mod tests {
             queue.sent(count);
         }
         assert_eq!(written, expected);
-        assert_eq!((queue.queued(), queue.room()), (0, 100_000));
+        assert_eq!((queue.queued, queue.room()), (0, 100_000));
     }
 
     #[test]
@@ -229,18 +244,19 @@ mod tests {
 
     #[test]
     fn a_full_queue_refuses_frames_and_keeps_its_own() {
-        let mut queue = OutgoingQueue::new(20);
+        const EACH: usize = WAITING_COST + 10;
+        let mut queue = OutgoingQueue::new(2 * EACH - 1);
         queue.push(frame(&[1; 10])).unwrap();
         let refused = queue.push(frame(&[2; 10])).unwrap_err();
         assert_eq!(
             refused,
             OutgoingFull {
-                queued: 14,
-                frame: 14,
-                limit: 20
+                queued: EACH,
+                frame: EACH,
+                limit: 2 * EACH - 1
             }
         );
-        assert_eq!(queue.queued(), 14);
+        assert_eq!(queue.held(), EACH);
         queue.sent(14);
         queue.push(frame(&[2; 10])).unwrap();
     }

@@ -215,7 +215,7 @@ fn a_call_that_does_not_fit_is_refused_before_anything_is_sent() {
         .invoke(greeter, Call::new("SayHello", vec![0; MAX_PAYLOAD + 1]));
     assert!(matches!(huge, Err(InvokeError::TooLarge(_))), "{huge:?}");
     let mut sent = 0;
-    while pair.client.outgoing_room() >= 100_000 + MAX_OVERHEAD {
+    while pair.client.outgoing_room() >= 100_000 + WAITING_COST {
         pair.call(greeter, "SayHello", &[0; 100_000]);
         sent += 1;
     }

@@ -182,7 +182,7 @@ fn a_stream_can_be_held_back_by_the_room_left_and_overrunning_it_is_an_error() {
     pair.call(greeter, "CountTo", b"");
     pair.carry_to_host();
     let to = pair.host.next_request().unwrap().unwrap().reply_to;
-    while pair.host.outgoing_room() >= 50_000 + crate::frame::MAX_OVERHEAD {
+    while pair.host.outgoing_room() >= 50_000 + crate::frame::WAITING_COST {
         pair.host.reply(to, Reply::more(vec![0; 50_000])).unwrap();
     }
     let error = pair.host.reply(to, Reply::more(vec![0; 50_000])).unwrap_err();
