@@ -14,7 +14,7 @@ use ferretto_proto::messages::{
 use super::config::TraceConfig;
 use super::error::SessionError;
 use super::reader::{PipeWriter, TraceChunk};
-use super::{Cloned, ServiceState};
+use super::{CloneTrigger, Cloned, ServiceState};
 use crate::handles::OwnedFile;
 use crate::muxer::Stream;
 use crate::options::Backend;
@@ -106,6 +106,7 @@ pub(super) enum Command {
     State(StateScope, Answer<ServiceState>),
     Capabilities(Answer<Box<TracingServiceCapabilities>>),
     Observe(Observer),
+    OnCloneTrigger(Box<dyn FnMut(CloneTrigger) + Send>),
     OnStart(Box<dyn FnOnce() + Send>),
     OnStop(Box<dyn FnOnce() + Send>),
     OnError(Box<dyn FnMut(SessionError) + Send>),
@@ -129,7 +130,7 @@ impl Command {
             | Command::Detach(_, answer) => answer.give(Ok(())),
             Command::Read(sink) => sink.end(Ok(())),
             Command::OnStart(tell) | Command::OnStop(tell) => tell(),
-            Command::OnError(_) | Command::Observe(_) | Command::End => {}
+            Command::OnError(_) | Command::Observe(_) | Command::OnCloneTrigger(_) | Command::End => {}
             other => other.refuse(SessionError::Off(why_off)),
         }
     }
@@ -154,7 +155,7 @@ impl Command {
             Command::Capabilities(answer) => answer.give(Err(error)),
             Command::OnError(mut tell) => tell(error),
             Command::OnStop(tell) => tell(),
-            Command::Observe(_) | Command::OnStart(_) | Command::End => {}
+            Command::Observe(_) | Command::OnCloneTrigger(_) | Command::OnStart(_) | Command::End => {}
         }
     }
 }

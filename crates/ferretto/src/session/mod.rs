@@ -26,6 +26,7 @@
 //! ```
 
 mod asynchronous;
+mod clones;
 mod command;
 mod config;
 #[cfg(all(
@@ -35,6 +36,7 @@ mod config;
 ))]
 mod endpoint;
 mod error;
+mod losses;
 mod reader;
 mod recording;
 #[cfg(test)]
@@ -58,7 +60,6 @@ pub use ferretto_client::consumer::StateScope;
 use ferretto_ipc::channel::{Nothing, Sender, channel};
 #[cfg(feature = "unstable-proto")]
 pub use ferretto_proto::messages::observable_events::Type as ObservableEventType;
-use ferretto_proto::messages::{CloneSessionRequest, clone_session_request::Selector};
 #[cfg(feature = "unstable-proto")]
 use ferretto_proto::messages::{
     ObservableEvents, TraceStats, TracingServiceCapabilities, TracingServiceState,
@@ -69,6 +70,7 @@ use crate::muxer::{self, Served, Stream, Waker};
 use crate::off::{OFF, WHY_OFF};
 use crate::options::Backend;
 pub use asynchronous::Reply;
+pub use clones::{CloneSource, CloneTrigger, Cloned};
 use command::{Answer, Command, Observer, ServicePlace, Sink};
 pub use config::{Buffer, DataSource, ExhaustedPolicy, InvalidConfig, TraceConfig, TriggerAction};
 #[cfg(all(
@@ -85,6 +87,7 @@ pub(crate) use endpoint::Endpoint;
 ))]
 pub(crate) use endpoint::{DataFlow, Valve};
 pub use error::SessionError;
+pub use losses::{BufferLosses, Losses};
 pub use reader::{TraceChunk, TraceReader};
 #[cfg(feature = "in-process")]
 pub use recording::record_to;
@@ -370,7 +373,8 @@ impl Session {
         self.wait("attach to the session", |answer| Command::Attach(key, answer))
     }
 
-    /// Statistics of packets, per buffer: written, lost, overwritten. Of the schema's types, so [not part of the stable interface](crate#stability).
+    /// Statistics of packets, per buffer; what was lost is also in [`Session::losses`]. Of the schema's types, so [not part of the stable
+    /// interface](crate#stability).
     ///
     /// # Errors
     /// If there is no session.
@@ -415,8 +419,8 @@ impl Session {
             .map(|capabilities| *capabilities)
     }
 
-    /// Has `tell` called, on the SDK's thread, with events of these types: data sources that start and stop, triggers that ask for a clone. Another
-    /// call replaces `tell`. Of the schema's types, so [not part of the stable interface](crate#stability).
+    /// Has `tell` called, on the SDK's thread, with events of these types: data sources that start and stop, triggers that ask for a clone
+    /// (which [`Session::on_clone_trigger`] tells too). Another call replaces `tell`. Of the schema's types, so [not part of the stable interface](crate#stability).
     #[cfg(feature = "unstable-proto")]
     pub fn observe(
         &self,
@@ -550,44 +554,4 @@ pub struct ServiceState {
     pub state: Box<TracingServiceState>,
     /// The encoded `TracingServiceState`, as it came.
     pub encoded: Vec<u8>,
-}
-
-/// The session to clone.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum CloneSource {
-    /// The one with this [`unique_session_name`](TraceConfig::unique_session_name).
-    Name(String),
-    /// The one with this id, as the [service's state](Session::query_service_state) tells it.
-    Id(u64),
-    /// The one with the highest `bugreport_score`, without its filter: for a bug report.
-    Bugreport,
-}
-
-impl CloneSource {
-    fn request(&self) -> Box<CloneSessionRequest> {
-        /// Services know the session for bug reports by this id.
-        const BUGREPORT: u64 = u64::MAX;
-        let (selector, for_bugreport) = match self {
-            CloneSource::Name(name) => (Selector::UniqueSessionName(name.clone()), false),
-            CloneSource::Id(id) => (Selector::SessionId(*id), false),
-            CloneSource::Bugreport => (Selector::SessionId(BUGREPORT), true),
-        };
-        Box::new(CloneSessionRequest {
-            selector: Some(selector),
-            for_bugreport: for_bugreport.then_some(true),
-            skip_trace_filter: for_bugreport.then_some(true),
-            ..Default::default()
-        })
-    }
-}
-
-/// A clone of a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Cloned {
-    /// The uuid of the clone's trace; the lower half is the original's.
-    pub uuid: u128,
-    /// Whether the trace went into the given file, because the original streams into one. Otherwise it can be read from the session.
-    pub wrote_into_file: bool,
 }

@@ -3,6 +3,7 @@
 
 mod asynchronous;
 mod clones;
+mod losses;
 mod random;
 mod reading;
 

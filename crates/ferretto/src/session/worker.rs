@@ -18,7 +18,7 @@ use super::command::{Answer, Command, Observer, Pending, ServicePlace, Sink, Wai
 use super::config::TraceConfig;
 use super::endpoint::{DataFlow, Endpoint};
 use super::error::SessionError;
-use super::{Cloned, ServiceState};
+use super::{CloneTrigger, Cloned, ServiceState};
 use crate::muxer::{self, Readiness, Served, Services, Turn};
 use crate::options::LogLevel;
 
@@ -81,6 +81,7 @@ pub(super) struct Worker {
     reads: VecDeque<Sink>,
     reading: Option<CallId>,
     observer: Option<Observer>,
+    on_clone_trigger: Option<Box<dyn FnMut(CloneTrigger) + Send>>,
     on_start: Option<Box<dyn FnOnce() + Send>>,
     on_stop: Option<Box<dyn FnOnce() + Send>>,
     on_error: Option<Box<dyn FnMut(SessionError) + Send>>,
@@ -105,6 +106,7 @@ impl Worker {
             reads: VecDeque::new(),
             reading: None,
             observer: None,
+            on_clone_trigger: None,
             on_start: None,
             on_stop: None,
             on_error: None,
@@ -240,6 +242,10 @@ impl Worker {
             }
             Command::Observe(observer) => {
                 self.observer = Some(observer);
+                self.observe();
+            }
+            Command::OnCloneTrigger(tell) => {
+                self.on_clone_trigger = Some(tell);
                 self.observe();
             }
             Command::OnStart(tell) => match self.phase {
@@ -436,6 +442,9 @@ impl Worker {
     fn observe(&mut self) {
         let mut types = vec![ObservableEventType::TYPE_ALL_DATA_SOURCES_STARTED];
         types.extend(self.observer.iter().flat_map(|observer| &observer.types));
+        if self.on_clone_trigger.is_some() {
+            types.push(ObservableEventType::TYPE_CLONE_TRIGGER_HIT);
+        }
         self.request(Pending::Unawaited, |endpoint| endpoint.observe_events(&types));
     }
 
@@ -563,6 +572,9 @@ impl Worker {
     fn observed(&mut self, events: &ObservableEvents) {
         if events.all_data_sources_started.unwrap_or_default() {
             self.started();
+        }
+        if let (Some(tell), Some(hit)) = (&mut self.on_clone_trigger, events.clone_trigger_hit.as_option()) {
+            tell(CloneTrigger::of(hit));
         }
         if let Some(Observer { types, tell }) = &mut self.observer {
             let of_interest = |kind, is_there: bool| is_there && types.contains(&kind);
