@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ferretto::session::{DataSource, ExhaustedPolicy, SessionError};
-use ferretto::{Options, RecordingOptions, trace_event, trace_event_instant};
+use ferretto::session::{DataSource, ExhaustedPolicy, Session, SessionError, StateScope};
+use ferretto::{Options, RecordingOptions, TraceConfig, trace_event, trace_event_instant};
 use ferretto_proto::messages::{Message, TracePacket, trace_packet, track_event};
 use ferretto_wire::Reader;
 
@@ -580,6 +580,44 @@ fn a_file_is_free_when_its_recording_has_ended_although_other_threads_start_prog
             result.unwrap();
         }
     });
+}
+
+/// Whether the service in this process has a session of this name.
+fn has_session(name: &str) -> bool {
+    let state = Session::in_process().query_service_state(StateScope::SessionsOnly);
+    let sessions = state.unwrap().state.tracing_sessions;
+    sessions
+        .iter()
+        .any(|session| session.unique_session_name.as_deref() == Some(name))
+}
+
+#[test]
+fn a_session_that_its_config_ends_is_given_up_at_its_end_and_its_file_is_whole() {
+    const NAME: &str = "of a recording that ends by itself";
+    const SIZE: u64 = 100_000;
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let config = TraceConfig::new().unique_session_name(NAME).max_file_size(SIZE);
+    let recording = RecordingOptions::new()
+        .write_period(Duration::from_millis(100))
+        .config(&config)
+        .record_to(folder.path().join("trace"))
+        .unwrap();
+    assert!(has_session(NAME));
+    let until = Instant::now() + PATIENCE;
+    while has_session(NAME) {
+        assert!(Instant::now() < until, "the service keeps the session");
+        record_slices(100);
+    }
+    recording.flush(PATIENCE).unwrap_err();
+    let trace = std::fs::read(recording.finish().unwrap()).unwrap();
+    // Whole packets are written, as long as there is room for them.
+    assert!(
+        (SIZE / 2..=SIZE).contains(&(trace.len() as u64)),
+        "{}",
+        trace.len()
+    );
+    assert!(counts(&trace).begun > 0);
 }
 
 #[test]
