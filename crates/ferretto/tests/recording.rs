@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ferretto::session::{DataSource, ExhaustedPolicy, Session, SessionError, StateScope};
-use ferretto::{Options, RecordingOptions, TraceConfig, trace_event, trace_event_instant};
+use ferretto::{Options, Recording, RecordingOptions, TraceConfig, trace_event, trace_event_instant};
 use ferretto_proto::messages::{Message, TracePacket, trace_packet, track_event};
 use ferretto_wire::Reader;
 
@@ -131,9 +131,9 @@ fn a_program_that_returns_has_everything_and_says_nothing() {
 }
 
 /// Records far more than the shared memory holds, on threads that do not wait.
-fn record_too_much(trace: &OsStr, source: DataSource) {
+fn record_too_much(trace: &OsStr, source: DataSource) -> Recording {
     ferretto::initialize(Options::in_process().shared_memory_size(4 * 4096));
-    let _trace = RecordingOptions::new()
+    let recording = RecordingOptions::new()
         .track_events(source)
         .record_to(trace)
         .unwrap();
@@ -142,18 +142,14 @@ fn record_too_much(trace: &OsStr, source: DataSource) {
     for thread in threads {
         thread.join().unwrap();
     }
+    recording
 }
 
-#[test]
-fn lost_events_are_in_the_log_with_what_to_do() {
-    if let Some(trace) = of_child() {
-        return record_too_much(&trace, DataSource::track_event());
-    }
+/// Runs this test as a program that loses events, which has to be in its log.
+fn assert_says_what_is_lost(test: &str) {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("trace");
-    let output = command("lost_events_are_in_the_log_with_what_to_do", trace.as_os_str())
-        .output()
-        .unwrap();
+    let output = command(test, trace.as_os_str()).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     assert!(
         counts(&std::fs::read(&trace).unwrap()).begun < 60 * SLICES,
@@ -176,10 +172,27 @@ fn lost_events_are_in_the_log_with_what_to_do() {
 }
 
 #[test]
+fn lost_events_are_in_the_log_with_what_to_do() {
+    if let Some(trace) = of_child() {
+        return drop(record_too_much(&trace, DataSource::track_event()));
+    }
+    assert_says_what_is_lost("lost_events_are_in_the_log_with_what_to_do");
+}
+
+#[test]
+fn lost_events_of_a_program_that_exits_are_in_the_log_too() {
+    if let Some(trace) = of_child() {
+        let _recording = record_too_much(&trace, DataSource::track_event());
+        std::process::exit(0);
+    }
+    assert_says_what_is_lost("lost_events_of_a_program_that_exits_are_in_the_log_too");
+}
+
+#[test]
 fn threads_that_wait_lose_nothing_and_nothing_is_said() {
     if let Some(trace) = of_child() {
         let source = DataSource::track_event().when_exhausted(ExhaustedPolicy::Stall);
-        return record_too_much(&trace, source);
+        return drop(record_too_much(&trace, source));
     }
     let (output, counts) = run("threads_that_wait_lose_nothing_and_nothing_is_said");
     assert!(output.status.success(), "{output:?}");

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use ferretto_proto::messages::observable_events::CloneTriggerHit;
-use ferretto_proto::messages::{CloneSessionRequest, clone_session_request::Selector};
+use ferretto_proto::messages::{CloneSessionRequest, CloneSessionResponse, clone_session_request::Selector};
 
-use super::Session;
 use super::command::Command;
+use super::{Session, SessionError};
 use crate::muxer;
 
 /// Triggers for clones.
@@ -138,4 +138,19 @@ pub struct Cloned {
     pub uuid: u128,
     /// Whether the trace went into the given file, because the original streams into one. Otherwise it can be read from the session.
     pub wrote_into_file: bool,
+}
+
+impl Cloned {
+    pub(super) fn of(response: &CloneSessionResponse) -> Result<Cloned, SessionError> {
+        if response.success != Some(true) {
+            let reason = response.error.clone().filter(|reason| !reason.is_empty());
+            let reason = reason.unwrap_or_else(|| "the service does not say why".into());
+            return Err(SessionError::NotCloned(reason));
+        }
+        let half = |half: Option<i64>| u128::from(half.unwrap_or_default() as u64);
+        Ok(Cloned {
+            uuid: half(response.uuid_msb) << 64 | half(response.uuid_lsb),
+            wrote_into_file: response.was_write_into_file.unwrap_or_default(),
+        })
+    }
 }

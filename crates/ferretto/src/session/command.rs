@@ -107,6 +107,8 @@ pub(super) enum Command {
     Capabilities(Answer<Box<TracingServiceCapabilities>>),
     Observe(Observer),
     OnCloneTrigger(Box<dyn FnMut(CloneTrigger) + Send>),
+    /// Tell when the process is about to exit, before the service in it ends its sessions.
+    BeforeExit(Box<dyn FnOnce() + Send>),
     OnStart(Box<dyn FnOnce() + Send>),
     OnStop(Box<dyn FnOnce() + Send>),
     OnError(Box<dyn FnMut(SessionError) + Send>),
@@ -130,7 +132,11 @@ impl Command {
             | Command::Detach(_, answer) => answer.give(Ok(())),
             Command::Read(sink) => sink.end(Ok(())),
             Command::OnStart(tell) | Command::OnStop(tell) => tell(),
-            Command::OnError(_) | Command::Observe(_) | Command::OnCloneTrigger(_) | Command::End => {}
+            Command::OnError(_)
+            | Command::Observe(_)
+            | Command::OnCloneTrigger(_)
+            | Command::BeforeExit(_)
+            | Command::End => {}
             other => other.refuse(SessionError::Off(why_off)),
         }
     }
@@ -155,7 +161,11 @@ impl Command {
             Command::Capabilities(answer) => answer.give(Err(error)),
             Command::OnError(mut tell) => tell(error),
             Command::OnStop(tell) => tell(),
-            Command::Observe(_) | Command::OnCloneTrigger(_) | Command::OnStart(_) | Command::End => {}
+            Command::Observe(_)
+            | Command::OnCloneTrigger(_)
+            | Command::BeforeExit(_)
+            | Command::OnStart(_)
+            | Command::End => {}
         }
     }
 }

@@ -16,6 +16,7 @@ use ferretto_proto::messages;
 use ferretto_proto::messages::trace_config::WriteFlushMode;
 
 use super::Session;
+use super::command::Command;
 use super::config::{DataSource, TraceConfig};
 use super::error::SessionError;
 use super::losses::{BufferLosses, Losses};
@@ -62,7 +63,7 @@ const START_PATIENCE: Duration = Duration::from_secs(5);
 /// | is killed by a signal or aborts | all but the last 0.3 s or so; the same with `panic = "abort"` and with Ctrl-C |
 ///
 /// Nothing is printed unless something is lost; that goes to [`Options::log`]. When threads record faster than the data is taken, their events are
-/// dropped; at the end of the recording a line says how often. [`DataSource::when_exhausted`] has threads wait instead, and a larger
+/// dropped; a line says how often, when the recording ends or the process exits. [`DataSource::when_exhausted`] has threads wait instead, and a larger
 /// [`Options::shared_memory_size`] bridges longer bursts.
 ///
 /// Where [nothing is recorded](crate#where-nothing-is-recorded), this does nothing, and leaves the file alone.
@@ -132,7 +133,7 @@ impl RecordingOptions {
     /// # }
     /// ```
     ///
-    /// If the program is killed, the service completes the file.
+    /// If the program exits or is killed, the service completes the file. Then nobody tells the program of losses; the file's statistics have them.
     pub fn system(mut self) -> RecordingOptions {
         self.backend = Backend::System;
         self
@@ -239,11 +240,14 @@ impl RecordingOptions {
         session.start_blocking()?;
         let session = Arc::new(session);
         shared.lock().session = Some(Arc::clone(&session));
-        // An end of another session is too early; the service in this process only ends those with the process.
-        let early = (!ends_by_itself(&config)).then_some(SessionError::EndedEarly);
-        if self.backend == Backend::System || early.is_none() {
+        // The service in this process ends other sessions only with the process.
+        let is_early = self.backend == Backend::System && !ends_by_itself(&config);
+        let early = is_early.then_some(SessionError::EndedEarly);
+        let (shown, fate) = (path.clone(), Arc::clone(&shared));
+        session.on_stop(move || fate.session_ended(shown, early));
+        if self.backend != Backend::System {
             let (shown, fate) = (path.clone(), Arc::clone(&shared));
-            session.on_stop(move || fate.session_ended(shown, early));
+            session.send(Command::BeforeExit(Box::new(move || fate.ask_for_losses(shown))));
         }
         drop(session);
         if is_recorded.receive_within(START_PATIENCE).is_err() {
@@ -385,16 +389,26 @@ impl Shared {
         match early {
             _ if known => {}
             Some(early) => log_early_end(&path, &early),
-            None => {
-                // Its last request.
-                let last = Arc::clone(&session);
-                session.losses_with(move |losses| {
-                    log_losses(&path, losses);
-                    drop(last);
-                });
-            }
+            None => log_losses_of(session, path),
         }
     }
+
+    /// The process exits, and the service in it ends all sessions without having been asked to.
+    fn ask_for_losses(&self, path: PathBuf) {
+        let session = self.lock().session.clone();
+        if let Some(session) = session {
+            log_losses_of(session, path);
+        }
+    }
+}
+
+/// Has the losses logged when the service has told them, which keeps the session until then.
+fn log_losses_of(session: Arc<Session>, path: PathBuf) {
+    let asked = Arc::clone(&session);
+    asked.losses_with(move |losses| {
+        log_losses(&path, losses);
+        drop(session);
+    });
 }
 
 /// Says what the file lacks, if anything. A service that is gone does not know.

@@ -11,8 +11,8 @@ use ferretto_ipc::client::{CallError, CallId, InvokeError, More};
 use ferretto_ipc::frame::MAX_PAYLOAD;
 use ferretto_ipc::ports::ConsumerMethod;
 use ferretto_ipc::reactor::{Deadline, Deadlines, Interest, monotonic_now};
+use ferretto_proto::messages::ObservableEvents;
 use ferretto_proto::messages::observable_events::Type as ObservableEventType;
-use ferretto_proto::messages::{CloneSessionResponse, ObservableEvents};
 
 use super::command::{Answer, Command, Observer, Pending, ServicePlace, Sink, Waiting};
 use super::config::TraceConfig;
@@ -82,6 +82,7 @@ pub(super) struct Worker {
     reading: Option<CallId>,
     observer: Option<Observer>,
     on_clone_trigger: Option<Box<dyn FnMut(CloneTrigger) + Send>>,
+    before_exit: Option<Box<dyn FnOnce() + Send>>,
     on_start: Option<Box<dyn FnOnce() + Send>>,
     on_stop: Option<Box<dyn FnOnce() + Send>>,
     on_error: Option<Box<dyn FnMut(SessionError) + Send>>,
@@ -107,6 +108,7 @@ impl Worker {
             reading: None,
             observer: None,
             on_clone_trigger: None,
+            before_exit: None,
             on_start: None,
             on_stop: None,
             on_error: None,
@@ -248,6 +250,7 @@ impl Worker {
                 self.on_clone_trigger = Some(tell);
                 self.observe();
             }
+            Command::BeforeExit(tell) => self.before_exit = Some(tell),
             Command::OnStart(tell) => match self.phase {
                 Phase::Started => tell(),
                 _ => self.on_start = Some(tell),
@@ -627,7 +630,7 @@ impl Worker {
                 answer.give(Ok(config));
             }
             (Pending::Clone(answer), ConsumerReply::SessionCloned(response)) => {
-                let result = cloned(&response);
+                let result = Cloned::of(&response);
                 if let Ok(cloned) = &result {
                     self.phase = Phase::Clone;
                     self.holds_buffers = true;
@@ -765,6 +768,13 @@ impl Served for Worker {
         deadline.map(Deadline::Monotonic).into()
     }
 
+    #[cfg(feature = "in-process")]
+    fn before_exit(&mut self) {
+        if let Some(tell) = self.before_exit.take() {
+            tell();
+        }
+    }
+
     fn turn(&mut self, ready: Readiness, services: &mut Services<'_>) -> Turn {
         if let Connection::Over(error) = &self.connection {
             return self.refuse_commands(error);
@@ -778,17 +788,4 @@ impl Served for Worker {
 
 fn not_set_up(request: &'static str) -> SessionError {
     SessionError::NotSetUp { request }
-}
-
-fn cloned(response: &CloneSessionResponse) -> Result<Cloned, SessionError> {
-    if response.success != Some(true) {
-        let reason = response.error.clone().filter(|reason| !reason.is_empty());
-        let reason = reason.unwrap_or_else(|| "the service does not say why".into());
-        return Err(SessionError::NotCloned(reason));
-    }
-    let half = |half: Option<i64>| u128::from(half.unwrap_or_default() as u64);
-    Ok(Cloned {
-        uuid: half(response.uuid_msb) << 64 | half(response.uuid_lsb),
-        wrote_into_file: response.was_write_into_file.unwrap_or_default(),
-    })
 }
