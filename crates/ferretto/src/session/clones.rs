@@ -93,7 +93,7 @@ impl CloneTrigger {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CloneSource {
-    /// The one with this [`unique_session_name`](TraceConfig::unique_session_name).
+    /// The one with this [`unique_session_name`](super::TraceConfig::unique_session_name).
     Name(String),
     /// The one with this id, as the [service's state](Session::query_service_state) tells it.
     Id(u64),

@@ -420,7 +420,8 @@ impl Session {
     }
 
     /// Has `tell` called, on the SDK's thread, with events of these types: data sources that start and stop, triggers that ask for a clone
-    /// (which [`Session::on_clone_trigger`] tells too). Another call replaces `tell`. Of the schema's types, so [not part of the stable interface](crate#stability).
+    /// (which [`Session::on_clone_trigger`] tells too). Another call replaces `tell`. Of the schema's types, so [not part of the stable
+    /// interface](crate#stability).
     #[cfg(feature = "unstable-proto")]
     pub fn observe(
         &self,
