@@ -14,6 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ferretto::session::{DataSource, ExhaustedPolicy, Session, SessionError, StateScope};
+use ferretto::track::{set_process_name, set_thread_name};
 use ferretto::{Options, Recording, RecordingOptions, TraceConfig, trace_event, trace_event_instant};
 use ferretto_proto::messages::{Message, TracePacket, trace_packet, track_event};
 use ferretto_wire::Reader;
@@ -631,6 +632,30 @@ fn a_session_that_its_config_ends_is_given_up_at_its_end_and_its_file_is_whole()
         trace.len()
     );
     assert!(counts(&trace).begun > 0);
+}
+
+#[test]
+fn names_that_the_program_chooses_are_those_of_thread_and_process() {
+    if let Some(trace) = of_child() {
+        let _trace = ferretto::record_to(trace).unwrap();
+        set_process_name("a process (blue)");
+        let thread = std::thread::Builder::new().name("the kernel's".to_owned());
+        let worker = thread.spawn(|| {
+            record_slices(SLICES);
+            set_thread_name("a name of more than 15 bytes");
+        });
+        return worker.unwrap().join().unwrap();
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace");
+    const NAME: &str = "names_that_the_program_chooses_are_those_of_thread_and_process";
+    let output = command(NAME, trace.as_os_str()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let query = "select distinct thread.name, process.name from slice
+        join thread_track on slice.track_id = thread_track.id join thread using (utid) join process using (upid)";
+    if let Some(names) = trace_processor::ask(&trace, query) {
+        assert_eq!(names, [["a name of more than 15 bytes", "a process (blue)"]]);
+    }
 }
 
 #[test]

@@ -16,7 +16,7 @@ use super::error::SessionError;
 use super::reader::{PipeWriter, TraceChunk};
 use super::{CloneTrigger, Cloned, ServiceState};
 use crate::handles::OwnedFile;
-use crate::muxer::Stream;
+use crate::muxer::{self, Stream};
 use crate::options::Backend;
 
 /// Called with the result of a request.
@@ -28,6 +28,13 @@ pub(super) struct Answer<T>(Option<Callback<T>>);
 impl<T> Answer<T> {
     pub(super) fn new(tell: impl FnOnce(Result<T, SessionError>) + Send + 'static) -> Answer<T> {
         Answer(Some(Box::new(tell)))
+    }
+
+    /// Gives the result to the application's code.
+    pub(super) fn to_application(done: impl FnOnce(Result<T, SessionError>) + Send + 'static) -> Answer<T> {
+        Answer::new(move |result| {
+            muxer::guarded(|| done(result));
+        })
     }
 
     pub(super) fn give(mut self, result: Result<T, SessionError>) {

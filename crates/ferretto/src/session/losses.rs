@@ -97,7 +97,7 @@ impl Session {
 
     /// As [`Session::losses`], without waiting: `done` is called on the SDK's thread.
     pub fn losses_with(&self, done: impl FnOnce(Result<Losses, SessionError>) + Send + 'static) {
-        self.send(command(Answer::new(done)));
+        self.send(command(Answer::to_application(done)));
     }
 
     /// As [`Session::losses`], for asynchronous code.

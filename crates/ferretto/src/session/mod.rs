@@ -238,7 +238,7 @@ impl Session {
     /// Has all data sources write out their data, so that it can be read. `timeout` limits how long they take (milliseconds; zero leaves it to the
     /// config, whose default is 5 s). `done` is called on the SDK's thread.
     pub fn flush(&self, timeout: Duration, done: impl FnOnce(Result<(), SessionError>) + Send + 'static) {
-        self.send(Command::Flush(timeout, Answer::new(done)));
+        self.send(Command::Flush(timeout, Answer::to_application(done)));
     }
 
     /// As [`Session::flush`], and waits until it is done.
@@ -352,7 +352,11 @@ impl Session {
         original: &CloneSource,
         done: impl FnOnce(Result<Cloned, SessionError>) + Send + 'static,
     ) {
-        self.send(Command::Clone(original.request(), None, Answer::new(done)));
+        self.send(Command::Clone(
+            original.request(),
+            None,
+            Answer::to_application(done),
+        ));
     }
 
     /// Leaves the session running by itself. Any process of the same user can attach to it under `key`.
@@ -388,7 +392,7 @@ impl Session {
     #[cfg(feature = "unstable-proto")]
     pub fn trace_stats_with(&self, done: impl FnOnce(Result<TraceStats, SessionError>) + Send + 'static) {
         let done = |stats: Result<Box<TraceStats>, _>| done(stats.map(|stats| *stats));
-        self.send(Command::Stats(Answer::new(done)));
+        self.send(Command::Stats(Answer::to_application(done)));
     }
 
     /// The producers, data sources and sessions that the service knows.
@@ -405,7 +409,7 @@ impl Session {
         scope: StateScope,
         done: impl FnOnce(Result<ServiceState, SessionError>) + Send + 'static,
     ) {
-        self.send(Command::State(scope, Answer::new(done)));
+        self.send(Command::State(scope, Answer::to_application(done)));
     }
 
     /// The capabilities of the service. An old service that cannot report them has none. Of the schema's types, so [not part of the stable
