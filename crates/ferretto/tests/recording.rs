@@ -13,7 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ferretto::session::{DataSource, ExhaustedPolicy, Session, SessionError, StateScope};
+use ferretto::session::{
+    CloneSource, DataSource, ExhaustedPolicy, Session, SessionError, StateScope, TriggerAction,
+};
 use ferretto::track::{set_process_name, set_thread_name};
 use ferretto::{Options, Recording, RecordingOptions, TraceConfig, trace_event, trace_event_instant};
 use ferretto_proto::messages::{Message, TracePacket, trace_packet, track_event};
@@ -452,6 +454,40 @@ fn the_machines_service_completes_the_file_of_a_program_that_exits() {
         std::process::exit(0);
     }
     run_with_service("the_machines_service_completes_the_file_of_a_program_that_exits");
+}
+
+#[test]
+fn a_trigger_at_the_machines_service_asks_for_a_clone_that_can_be_read() {
+    if let Some(trace) = of_child() {
+        ferretto::initialize(Options::system().producer_name("of-this-test"));
+        let session = Session::system();
+        let config = TraceConfig::new()
+            .buffer_kb(4096)
+            .data_source(DataSource::track_event())
+            .trigger("of-this-test", TriggerAction::Clone, Duration::ZERO, PATIENCE);
+        session.setup(&config).unwrap();
+        let (hit, hits) = std::sync::mpsc::channel();
+        session.on_clone_trigger(move |trigger| hit.send(trigger).unwrap());
+        let (recorded, is_recorded) = std::sync::mpsc::channel();
+        let _observing = ferretto::observe_sessions(move |event| {
+            if let ferretto::SessionEvent::Started(_) = event {
+                let _ = recorded.send(());
+            }
+        });
+        session.start_blocking().unwrap();
+        is_recorded.recv_timeout(PATIENCE).unwrap();
+        record_slices(SLICES);
+        ferretto::activate_triggers(&["of-this-test"], PATIENCE);
+        let trigger = hits.recv_timeout(PATIENCE).unwrap();
+        assert_eq!(
+            (&*trigger.name, &*trigger.producer_name),
+            ("of-this-test", "of-this-test")
+        );
+        let clone = Session::system();
+        clone.clone_session(&CloneSource::Trigger(trigger)).unwrap();
+        return std::fs::write(trace, clone.read_to_end().unwrap()).unwrap();
+    }
+    run_with_service("a_trigger_at_the_machines_service_asks_for_a_clone_that_can_be_read");
 }
 
 #[test]
