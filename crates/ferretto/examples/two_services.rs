@@ -46,7 +46,7 @@ fn frontend(duration: Duration) -> Result<(), Box<dyn Error>> {
     let began = Instant::now();
     let mut count = 0;
     while began.elapsed() < duration {
-        ask(TraceContext::outgoing(), &mut connection)?;
+        ask(&TraceContext::outgoing(), &mut connection)?;
         count += 1;
         sleep(Duration::from_millis(5));
     }
@@ -58,7 +58,7 @@ fn frontend(duration: Duration) -> Result<(), Box<dyn Error>> {
 }
 
 #[trace_function("frontend", flow = context, err)]
-fn ask(context: TraceContext, connection: &mut Connection) -> io::Result<()> {
+fn ask(context: &TraceContext, connection: &mut Connection) -> io::Result<()> {
     writeln!(connection.requests, "{context}")?;
     connection.answers.read_line(&mut String::new())?;
     Ok(())
@@ -67,14 +67,16 @@ fn ask(context: TraceContext, connection: &mut Connection) -> io::Result<()> {
 fn backend() -> io::Result<()> {
     for header in io::stdin().lines() {
         // A client that sends no valid header gets a trace of its own.
-        let context = header?.parse().unwrap_or_else(|_| TraceContext::start());
-        println!("{}", answer(context));
+        let context: TraceContext = header?.parse().unwrap_or_else(|_| TraceContext::start());
+        // Requests that it makes to further services belong to the same trace.
+        let _entered = context.clone().enter();
+        println!("{}", answer(&context));
     }
     Ok(())
 }
 
 #[trace_function("backend", terminating_flow = context, ret)]
-fn answer(context: TraceContext) -> bool {
+fn answer(context: &TraceContext) -> bool {
     sleep(Duration::from_millis(1));
     context.is_sampled()
 }

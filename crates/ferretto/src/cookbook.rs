@@ -32,7 +32,8 @@
 //! # Why was this one request slow?
 //!
 //! Once in a day a request takes long, but a trace of the whole day would be too large. A [`Session`](crate::Session) with a ring buffer keeps the
-//! latest events in memory. A [clone](crate::Session::clone_session) of it is a snapshot: the recording goes on.
+//! latest events in memory. A [clone](crate::Session::clone_session) of it is a snapshot: the recording goes on. If other code or another process notices
+//! that something was slow, it activates a trigger, and the session [asks for the clone](crate::Session::on_clone_trigger).
 #![doc = concat!("```rust\n", include_str!("../examples/flight_recorder.rs"), "```")]
 //! The last slice `handle` is the slow one. The slices within it show where it waited, and earlier events are on its left. Choose the size of the
 //! buffer by how far back you want to see. This query shows where the slowest request spent its time:
@@ -51,7 +52,8 @@
 //! # Which service took the time?
 //!
 //! The sender gives its slice a flow, and the receiver its slice the same one. W3C's header `traceparent` carries it: see
-//! [`TraceContext`](crate::TraceContext). Both record for the machine's service: start `traced`, then this for some seconds (`cargo run --example
+//! [`TraceContext`](crate::TraceContext). The receiver [enters](crate::TraceContext::enter) it, so that its own requests to others belong to the same
+//! trace. Both record for the machine's service: start `traced`, then this for some seconds (`cargo run --example
 //! two_services 30`), and record them with [`perfetto`](crate#beside-the-kernel-and-other-programs).
 #![doc = concat!("```rust\n", include_str!("../examples/two_services.rs"), "```")]
 //! Click on a slice `ask` of one process: an arrow leads to `answer` in the other. This query splits the time of each request into the other service

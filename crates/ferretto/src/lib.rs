@@ -78,9 +78,10 @@
 //! | a value over time | [`trace_counter!`] with [`track::CounterTrack`] |
 //! | one state at a time | [`trace_state!`] with [`track::StateTrack`] |
 //! | causes and consequences | `flow = …`, `correlation_id = …`: see [`track_event`] |
-//! | consequences of a request in other processes | [`TraceContext`], W3C's header `traceparent` |
+//! | consequences of a request in other processes | [`TraceContext`], W3C's headers `traceparent` and `tracestate` |
 //! | the call stack that led to an event | `callstack = …`: see [`callstack`] |
 //! | samples of call stacks, of threads or scripts | [`stack_sample`] |
+//! | names of threads and of the process | [`set_thread_name`](track::set_thread_name), [`set_process_name`](track::set_process_name) |
 //! | arguments | `"name" => value` of any type that is [`DebugAnnotation`], which can be derived |
 //! | packets of your own making | [`data_source`] |
 //! | spans and events of the crate `tracing` | the crate `ferretto-tracing`, a layer for its subscribers |
@@ -105,9 +106,9 @@
 //! the session may have left out the category: configs leave out slow and debug categories by default, and those that they disable.
 //! [`trace_category_enabled!`] tells.
 //!
-//! Where events are missing in the middle, there was no room: the trace's statistics say so. More shared memory ([`Options::shared_memory_size`])
-//! bridges longer bursts, a larger buffer in the config keeps more, and [`Options::track_event_policy`] can make events wait instead of being
-//! dropped.
+//! Where events are missing in the middle, there was no room: the trace's statistics say so, and [`Session::losses`]. More shared memory
+//! ([`Options::shared_memory_size`]) bridges longer bursts, a larger buffer in the config keeps more, and [`Options::track_event_policy`] can make
+//! events wait instead of being dropped.
 //!
 //! # Features
 //!

@@ -262,6 +262,9 @@ pub(crate) enum Drained {
     /// Files that sessions of this process stream into are being written.
     #[cfg(feature = "in-process")]
     WritingFiles,
+    /// They are complete.
+    #[cfg(feature = "in-process")]
+    FilesWritten,
     /// All is done.
     All,
 }
@@ -284,10 +287,16 @@ fn drain(patience: Duration) {
     #[cfg(feature = "in-process")]
     if told == Ok(Drained::WritingFiles) || told.is_err() && backend::HAS_FILES.load(Ordering::Acquire) {
         // The wait for the other services does not get longer by this.
-        let until = Instant::now() + LAST_WRITE_PATIENCE + patience;
-        let left = || until.saturating_duration_since(Instant::now());
-        // The news that files are being written may come only now.
-        while wait.receive_within(left()) == Ok(Drained::WritingFiles) {}
+        let mut until = Instant::now() + LAST_WRITE_PATIENCE + patience;
+        loop {
+            match wait.receive_within(until.saturating_duration_since(Instant::now())) {
+                // The news that files are being written may come only now.
+                Ok(Drained::WritingFiles) => {}
+                // The log may be told of losses yet, under a lock that this thread holds.
+                Ok(Drained::FilesWritten) => until = Instant::now() + patience,
+                Ok(Drained::All) | Err(_) => break,
+            }
+        }
     }
     #[cfg(not(feature = "in-process"))]
     let _ = told;

@@ -4,46 +4,87 @@
 //! the flow of this value, and in a trace of both processes an arrow leads from one slice to the other.
 //!
 //! ```
-//! use ferretto::future::TraceFuture;
 //! use ferretto::{TraceContext, trace_function};
 //!
 //! // The sender: one slice for each request, with an id of its own.
-//! async fn call(url: &str) {
-//!     let context = TraceContext::outgoing();
-//!     send(url, context).await;
+//! fn call(url: &str) {
+//!     send(url, &TraceContext::outgoing());
 //! }
 //!
 //! #[trace_function("net", args(url), flow = context)]
-//! async fn send(url: &str, context: TraceContext) {
+//! fn send(url: &str, context: &TraceContext) {
 //!     let header = context.to_string();
 //!     assert_eq!(header.len(), 55);
 //!     // … traceparent: {header} …
 //! }
 //!
 //! // The receiver.
-//! async fn receive(header: &str) {
+//! fn receive(header: &str) {
 //!     // A header that is wrong is as none: another trace begins.
-//!     let context = header.parse().unwrap_or_else(|_| TraceContext::start());
-//!     // Functions called here belong to the same trace.
-//!     serve(context).in_context(context).await;
+//!     let context: TraceContext = header.parse().unwrap_or_else(|_| TraceContext::start());
+//!     // Functions called here belong to the same trace, until the value is dropped.
+//!     let _entered = context.clone().enter();
+//!     serve(&context);
 //! }
 //!
 //! #[trace_function("net", terminating_flow = context)]
-//! async fn serve(context: TraceContext) {
-//!     call("http://other").await;
+//! fn serve(context: &TraceContext) {
+//!     call("http://other");
 //! }
-//! # drop((call(""), receive("")));
+//! # receive("");
 //! ```
+//!
+//! A thread that polls futures works for many requests. So asynchronous code names the future that works for one, with
+//! [`in_context`](crate::future::TraceFuture::in_context):
+//!
+//! ```
+//! use ferretto::future::TraceFuture;
+//! use ferretto::{TraceContext, trace_function};
+//!
+//! async fn receive(header: &str) {
+//!     let context: TraceContext = header.parse().unwrap_or_else(|_| TraceContext::start());
+//!     serve(&context).in_context(context.clone()).await;
+//! }
+//!
+//! #[trace_function("net", terminating_flow = context)]
+//! async fn serve(context: &TraceContext) {
+//!     // …
+//! }
+//! # drop(receive(""));
+//! ```
+//!
+//! # The header `tracestate`
+//!
+//! Others on the way may send data of their own with the context, in a second header. Receivers hand them over with
+//! [`with_tracestate`](TraceContext::with_tracestate). The contexts of all requests made for it have them too, and senders pass them on:
+//!
+//! ```
+//! use ferretto::TraceContext;
+//!
+//! # let (traceparent, tracestate) = ("", "vendor=1");
+//! // The receiver.
+//! let context: TraceContext = traceparent.parse().unwrap_or_else(|_| TraceContext::start());
+//! let _entered = context.with_tracestate(tracestate).enter();
+//! // The sender.
+//! let context = TraceContext::outgoing();
+//! let traceparent = context.to_string();
+//! if let Some(tracestate) = context.tracestate() {
+//!     // … tracestate: {tracestate} …
+//! #   assert_eq!(tracestate, "vendor=1");
+//! }
+//! ```
+//!
+//! All this is about the program's requests, not about its recording. So it works the same where [nothing is
+//! recorded](crate#where-nothing-is-recorded).
 
-use std::cell::Cell;
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
 use std::num::{NonZeroU64, NonZeroU128};
 use std::pin::Pin;
 use std::str::FromStr;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 use pin_project_lite::pin_project;
@@ -52,8 +93,12 @@ use crate::Flow;
 use crate::split_mix::{self, scatter};
 use crate::track::{Track, TrackLike};
 
+mod current;
+mod state;
 #[cfg(test)]
 mod tests;
+
+pub use current::EnteredContext;
 
 /// Bytes in a header of version 00, the only one so far.
 const LEN: usize = 55;
@@ -62,11 +107,12 @@ const KNOWN_FLAGS: u8 = 0b11;
 const SAMPLED: u8 = 0b01;
 
 /// A request in a distributed trace: see the [module's documentation](self).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TraceContext {
     trace_id: NonZeroU128,
     parent_id: NonZeroU64,
     flags: u8,
+    state: Option<Arc<str>>,
 }
 
 impl TraceContext {
@@ -78,6 +124,7 @@ impl TraceContext {
             trace_id: NonZeroU128::new(trace_id).unwrap_or(NonZeroU128::MIN),
             parent_id: random(),
             flags: SAMPLED,
+            state: None,
         }
     }
 
@@ -86,14 +133,50 @@ impl TraceContext {
     pub fn child(&self) -> Self {
         Self {
             parent_id: random(),
-            ..*self
+            ..self.clone()
         }
     }
 
-    /// The request that the thread is working for: the context of the future in [`in_context`](crate::future::TraceFuture::in_context) that it is
-    /// polling.
+    /// The same request with this value of the header `tracestate`, which replaces the one before. Several such headers are one, with commas between
+    /// their values.
+    ///
+    /// The value is passed on as it is, if the standard allows it; a value that it forbids is left out. Of more than 512 bytes, members of the list
+    /// are left out from its end, those of more than 128 bytes first.
+    #[must_use]
+    pub fn with_tracestate(self, header: &str) -> Self {
+        Self {
+            state: state::passed_on(header),
+            ..self
+        }
+    }
+
+    /// The value of the header `tracestate` to send beside this one, if there is any.
+    pub fn tracestate(&self) -> Option<&str> {
+        self.state.as_deref()
+    }
+
+    /// Makes this the [current](Self::current) context of the thread until the returned value is dropped. Then the one before is current again.
+    ///
+    /// Keep it in a variable with a name: with `let _ = …` it ends at once. It must not be kept over an `await`, because the thread polls other
+    /// futures meanwhile; [`in_context`](crate::future::TraceFuture::in_context) is for those.
+    ///
+    /// ```
+    /// use ferretto::TraceContext;
+    ///
+    /// let context = TraceContext::start();
+    /// let entered = context.clone().enter();
+    /// assert_eq!(TraceContext::current(), Some(context));
+    /// drop(entered);
+    /// assert_eq!(TraceContext::current(), None);
+    /// ```
+    pub fn enter(self) -> EnteredContext {
+        EnteredContext::new(self)
+    }
+
+    /// The request that the thread is working for: the context that it has [entered](Self::enter) last, or that of the future in
+    /// [`in_context`](crate::future::TraceFuture::in_context) that it is polling.
     pub fn current() -> Option<Self> {
-        CURRENT.try_with(Cell::get).ok().flatten()
+        current::current()
     }
 
     /// Returns the context to send with a request: a child of the current one, or the start of a trace.
@@ -126,6 +209,12 @@ impl TraceContext {
 
 impl From<TraceContext> for Flow {
     fn from(context: TraceContext) -> Flow {
+        context.flow()
+    }
+}
+
+impl From<&TraceContext> for Flow {
+    fn from(context: &TraceContext) -> Flow {
         context.flow()
     }
 }
@@ -185,6 +274,7 @@ impl FromStr for TraceContext {
             trace_id,
             parent_id,
             flags: flags as u8 & known,
+            state: None,
         })
     }
 }
@@ -228,10 +318,6 @@ fn random() -> NonZeroU64 {
     }
 }
 
-thread_local! {
-    static CURRENT: Cell<Option<TraceContext>> = const { Cell::new(None) };
-}
-
 pin_project! {
     /// A future that works for a request: see [`in_context`](crate::future::TraceFuture::in_context).
     #[derive(Debug)]
@@ -254,16 +340,7 @@ impl<F: Future> Future for InContext<F> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
-        let _before = Before(CURRENT.replace(Some(*this.context)));
+        let _entered = this.context.clone().enter();
         this.future.poll(context)
-    }
-}
-
-/// The previously current context, to be restored.
-struct Before(Option<TraceContext>);
-
-impl Drop for Before {
-    fn drop(&mut self) {
-        CURRENT.set(self.0);
     }
 }

@@ -37,8 +37,8 @@
 //! # Descriptors
 //!
 //! A track's *descriptor* describes the meaning of its uuid: name, parent, unit. The SDK writes it before the first event on the track, and again
-//! when the trace buffer may have lost it. It describes known parents with the track. With the feature `unstable-proto`, `set_track_descriptor`
-//! replaces the descriptor of any track.
+//! when the trace buffer may have lost it. It describes known parents with the track. [`set_thread_name`] and [`set_process_name`] change what the
+//! kernel calls them. With the feature `unstable-proto`, `set_track_descriptor` replaces the descriptor of any track.
 
 use std::fmt;
 
@@ -54,6 +54,7 @@ mod identity;
 mod kept;
 mod label;
 mod named;
+mod names;
 mod registry;
 mod seen;
 mod state;
@@ -63,6 +64,7 @@ mod tests;
 pub use counter::{BuiltinCounter, CounterTrack, CounterUnit};
 pub use label::{ChildOrdering, SiblingMerge};
 pub use named::NamedTrack;
+pub use names::{set_process_name, set_thread_name};
 pub use state::StateTrack;
 
 pub use descriptor::SystemTracks;
@@ -505,7 +507,6 @@ fn describe_new(uuid: u64, track: &dyn TrackLike, sequence: &mut dyn DescriptorS
 /// call; a sequence that has described nothing yet begins with [`descriptors_version`].
 ///
 /// Costs one load and a comparison when nothing was registered.
-/// Costs one load and a comparison when nothing was registered.
 #[inline]
 pub(crate) fn describe_changes(version: u64, sequence: &mut impl DescriptorSink) -> u64 {
     if version == descriptors_version() {
@@ -534,6 +535,10 @@ fn describe_changes_since(version: u64, sequence: &mut dyn DescriptorSink) -> u6
 #[cfg(feature = "unstable-proto")]
 #[must_use]
 pub fn track_descriptor(track: &impl TrackLike) -> TrackDescriptor {
+    descriptor_of(track)
+}
+
+fn descriptor_of(track: &dyn TrackLike) -> TrackDescriptor {
     let uuid = track.uuid();
     let decoded = match registry::find(uuid) {
         Some(registered) => TrackDescriptor::decode_from_slice(&registered.encoded),
@@ -552,7 +557,7 @@ pub fn track_descriptor(track: &impl TrackLike) -> TrackDescriptor {
 
 /// Has `descriptor` written for `track` from now on, in this session and later ones, on any thread, in place of the track's own descriptor.
 ///
-/// It can name threads and processes, and order processes and threads (by the descriptor of [`Track::root`]). The uuid is filled in, and the parent
+/// It can order processes and threads (by the descriptor of [`Track::root`]). The uuid is filled in, and the parent
 /// if `descriptor` names none. For a counter it decides whether values are written as differences (`is_incremental`), in traces that do not have the
 /// counter yet. A registered descriptor takes memory until [`erase_track_descriptor`]. Of the schema's types, so [not part of the stable
 /// interface](crate#stability).
@@ -561,12 +566,16 @@ pub fn track_descriptor(track: &impl TrackLike) -> TrackDescriptor {
 /// use ferretto::track::{Track, set_track_descriptor, track_descriptor};
 ///
 /// let mut descriptor = track_descriptor(&Track::process());
-/// descriptor.process.get_or_insert_default().process_name = Some("frontend".to_owned());
+/// descriptor.process.get_or_insert_default().process_labels.push("blue".to_owned());
 /// set_track_descriptor(&Track::process(), descriptor);
-/// assert_eq!(track_descriptor(&Track::process()).process.process_name.as_deref(), Some("frontend"));
+/// assert_eq!(track_descriptor(&Track::process()).process.process_labels, ["blue"]);
 /// ```
 #[cfg(feature = "unstable-proto")]
-pub fn set_track_descriptor(track: &impl TrackLike, mut descriptor: TrackDescriptor) {
+pub fn set_track_descriptor(track: &impl TrackLike, descriptor: TrackDescriptor) {
+    register(track, descriptor);
+}
+
+fn register(track: &dyn TrackLike, mut descriptor: TrackDescriptor) {
     let uuid = track.uuid();
     descriptor.uuid = Some(uuid);
     let parent = *descriptor.parent_uuid.get_or_insert_with(|| track.parent_uuid());

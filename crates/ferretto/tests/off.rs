@@ -12,11 +12,11 @@ use std::time::Duration;
 use ferretto::data_source::{DataSource, DataSourceHandle, SetUp};
 use ferretto::session::{self, CloneSource, Session, SessionError, StateScope, TraceConfig};
 use ferretto::startup::{StartupOptions, StartupOutcome};
-use ferretto::track::{CounterTrack, StateTrack, Track};
+use ferretto::track::{CounterTrack, StateTrack, Track, set_process_name, set_thread_name, track_descriptor};
 use ferretto::{
-    Category, DynamicCategory, Options, StaticName, trace_async, trace_category_enabled, trace_counter,
-    trace_event, trace_event_begin, trace_event_end, trace_event_instant, trace_function, trace_slice,
-    trace_state,
+    Category, DynamicCategory, Options, StaticName, TraceContext, trace_async, trace_category_enabled,
+    trace_counter, trace_event, trace_event_begin, trace_event_end, trace_event_instant, trace_function,
+    trace_slice, trace_state,
 };
 
 static KITCHEN: Category = Category::new("kitchen").description("Where bread is made");
@@ -122,6 +122,24 @@ fn nothing_is_done_and_nothing_fails() {
     assert_eq!(startup.outcome(), Some(StartupOutcome::Aborted));
     startup.abort();
 
+    set_thread_name("cook");
+    set_process_name("kitchen");
+    assert_ne!(
+        track_descriptor(&Track::thread()).thread.thread_name.as_deref(),
+        Some("cook")
+    );
+
+    // Requests are passed on all the same.
+    let context = TraceContext::start().with_tracestate("vendor=1");
+    let entered = context.clone().enter();
+    let sent = TraceContext::outgoing();
+    assert_eq!(
+        (sent.trace_id(), sent.tracestate()),
+        (context.trace_id(), Some("vendor=1"))
+    );
+    drop(entered);
+    assert_eq!(TraceContext::current(), None);
+
     // A recording leaves its file alone, and an earlier trace in it.
     let folder = tempfile::tempdir().unwrap();
     let (earlier, none) = (folder.path().join("earlier"), folder.path().join("none"));
@@ -166,8 +184,11 @@ fn nothing_is_done_and_nothing_fails() {
     });
     assert_eq!(told.load(Ordering::Relaxed), 111, "who waits for it is told");
 
+    session.on_clone_trigger(|_| never());
+
     // Questions about a session have no answer.
     for error in [
+        session.losses().map(drop).unwrap_err(),
         session.trace_stats().map(drop).unwrap_err(),
         session.query_capabilities().map(drop).unwrap_err(),
         session

@@ -13,8 +13,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ferretto::session::{DataSource, ExhaustedPolicy, SessionError};
-use ferretto::{Options, RecordingOptions, trace_event, trace_event_instant};
+use ferretto::session::{
+    CloneSource, DataSource, ExhaustedPolicy, Session, SessionError, StateScope, TriggerAction,
+};
+use ferretto::track::{set_process_name, set_thread_name};
+use ferretto::{Options, Recording, RecordingOptions, TraceConfig, trace_event, trace_event_instant};
 use ferretto_proto::messages::{Message, TracePacket, trace_packet, track_event};
 use ferretto_wire::Reader;
 
@@ -131,9 +134,9 @@ fn a_program_that_returns_has_everything_and_says_nothing() {
 }
 
 /// Records far more than the shared memory holds, on threads that do not wait.
-fn record_too_much(trace: &OsStr, source: DataSource) {
+fn record_too_much(trace: &OsStr, source: DataSource) -> Recording {
     ferretto::initialize(Options::in_process().shared_memory_size(4 * 4096));
-    let _trace = RecordingOptions::new()
+    let recording = RecordingOptions::new()
         .track_events(source)
         .record_to(trace)
         .unwrap();
@@ -142,18 +145,14 @@ fn record_too_much(trace: &OsStr, source: DataSource) {
     for thread in threads {
         thread.join().unwrap();
     }
+    recording
 }
 
-#[test]
-fn lost_events_are_in_the_log_with_what_to_do() {
-    if let Some(trace) = of_child() {
-        return record_too_much(&trace, DataSource::track_event());
-    }
+/// Runs this test as a program that loses events, which has to be in its log.
+fn assert_says_what_is_lost(test: &str) {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("trace");
-    let output = command("lost_events_are_in_the_log_with_what_to_do", trace.as_os_str())
-        .output()
-        .unwrap();
+    let output = command(test, trace.as_os_str()).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     assert!(
         counts(&std::fs::read(&trace).unwrap()).begun < 60 * SLICES,
@@ -176,10 +175,27 @@ fn lost_events_are_in_the_log_with_what_to_do() {
 }
 
 #[test]
+fn lost_events_are_in_the_log_with_what_to_do() {
+    if let Some(trace) = of_child() {
+        return drop(record_too_much(&trace, DataSource::track_event()));
+    }
+    assert_says_what_is_lost("lost_events_are_in_the_log_with_what_to_do");
+}
+
+#[test]
+fn lost_events_of_a_program_that_exits_are_in_the_log_too() {
+    if let Some(trace) = of_child() {
+        let _recording = record_too_much(&trace, DataSource::track_event());
+        std::process::exit(0);
+    }
+    assert_says_what_is_lost("lost_events_of_a_program_that_exits_are_in_the_log_too");
+}
+
+#[test]
 fn threads_that_wait_lose_nothing_and_nothing_is_said() {
     if let Some(trace) = of_child() {
         let source = DataSource::track_event().when_exhausted(ExhaustedPolicy::Stall);
-        return record_too_much(&trace, source);
+        return drop(record_too_much(&trace, source));
     }
     let (output, counts) = run("threads_that_wait_lose_nothing_and_nothing_is_said");
     assert!(output.status.success(), "{output:?}");
@@ -441,6 +457,40 @@ fn the_machines_service_completes_the_file_of_a_program_that_exits() {
 }
 
 #[test]
+fn a_trigger_at_the_machines_service_asks_for_a_clone_that_can_be_read() {
+    if let Some(trace) = of_child() {
+        ferretto::initialize(Options::system().producer_name("of-this-test"));
+        let session = Session::system();
+        let config = TraceConfig::new()
+            .buffer_kb(4096)
+            .data_source(DataSource::track_event())
+            .trigger("of-this-test", TriggerAction::Clone, Duration::ZERO, PATIENCE);
+        session.setup(&config).unwrap();
+        let (hit, hits) = std::sync::mpsc::channel();
+        session.on_clone_trigger(move |trigger| hit.send(trigger).unwrap());
+        let (recorded, is_recorded) = std::sync::mpsc::channel();
+        let _observing = ferretto::observe_sessions(move |event| {
+            if let ferretto::SessionEvent::Started(_) = event {
+                let _ = recorded.send(());
+            }
+        });
+        session.start_blocking().unwrap();
+        is_recorded.recv_timeout(PATIENCE).unwrap();
+        record_slices(SLICES);
+        ferretto::activate_triggers(&["of-this-test"], PATIENCE);
+        let trigger = hits.recv_timeout(PATIENCE).unwrap();
+        assert_eq!(
+            (&*trigger.name, &*trigger.producer_name),
+            ("of-this-test", "of-this-test")
+        );
+        let clone = Session::system();
+        clone.clone_session(&CloneSource::Trigger(trigger)).unwrap();
+        return std::fs::write(trace, clone.read_to_end().unwrap()).unwrap();
+    }
+    run_with_service("a_trigger_at_the_machines_service_asks_for_a_clone_that_can_be_read");
+}
+
+#[test]
 fn a_service_that_ends_a_recording_is_in_the_log_and_in_the_result() {
     const NAME: &str = "a_service_that_ends_a_recording_is_in_the_log_and_in_the_result";
     if let Some(trace) = of_child() {
@@ -580,6 +630,68 @@ fn a_file_is_free_when_its_recording_has_ended_although_other_threads_start_prog
             result.unwrap();
         }
     });
+}
+
+/// Whether the service in this process has a session of this name.
+fn has_session(name: &str) -> bool {
+    let state = Session::in_process().query_service_state(StateScope::SessionsOnly);
+    let sessions = state.unwrap().state.tracing_sessions;
+    sessions
+        .iter()
+        .any(|session| session.unique_session_name.as_deref() == Some(name))
+}
+
+#[test]
+fn a_session_that_its_config_ends_is_given_up_at_its_end_and_its_file_is_whole() {
+    const NAME: &str = "of a recording that ends by itself";
+    const SIZE: u64 = 100_000;
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let config = TraceConfig::new().unique_session_name(NAME).max_file_size(SIZE);
+    let recording = RecordingOptions::new()
+        .write_period(Duration::from_millis(100))
+        .config(&config)
+        .record_to(folder.path().join("trace"))
+        .unwrap();
+    assert!(has_session(NAME));
+    let until = Instant::now() + PATIENCE;
+    while has_session(NAME) {
+        assert!(Instant::now() < until, "the service keeps the session");
+        record_slices(100);
+    }
+    recording.flush(PATIENCE).unwrap_err();
+    let trace = std::fs::read(recording.finish().unwrap()).unwrap();
+    // Whole packets are written, as long as there is room for them.
+    assert!(
+        (SIZE / 2..=SIZE).contains(&(trace.len() as u64)),
+        "{}",
+        trace.len()
+    );
+    assert!(counts(&trace).begun > 0);
+}
+
+#[test]
+fn names_that_the_program_chooses_are_those_of_thread_and_process() {
+    if let Some(trace) = of_child() {
+        let _trace = ferretto::record_to(trace).unwrap();
+        set_process_name("a process (blue)");
+        let thread = std::thread::Builder::new().name("the kernel's".to_owned());
+        let worker = thread.spawn(|| {
+            record_slices(SLICES);
+            set_thread_name("a name of more than 15 bytes");
+        });
+        return worker.unwrap().join().unwrap();
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace");
+    const NAME: &str = "names_that_the_program_chooses_are_those_of_thread_and_process";
+    let output = command(NAME, trace.as_os_str()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let query = "select distinct thread.name, process.name from slice
+        join thread_track on slice.track_id = thread_track.id join thread using (utid) join process using (upid)";
+    if let Some(names) = trace_processor::ask(&trace, query) {
+        assert_eq!(names, [["a name of more than 15 bytes", "a process (blue)"]]);
+    }
 }
 
 #[test]

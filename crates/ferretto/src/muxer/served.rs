@@ -46,6 +46,10 @@ pub(crate) trait Served: Send {
     /// The latest times of its next turn.
     fn deadlines(&self) -> Deadlines;
 
+    /// The process exits: makes the last requests, in the next turn. The answers come after the files are complete.
+    #[cfg(feature = "in-process")]
+    fn before_exit(&mut self);
+
     /// Does the pending work, without blocking.
     fn turn(&mut self, ready: Readiness, services: &mut Services<'_>) -> Turn;
 }

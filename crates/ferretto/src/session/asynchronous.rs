@@ -106,7 +106,7 @@ impl<T> fmt::Debug for Reply<T> {
 /// # }
 /// ```
 impl Session {
-    fn ask<T: Send + 'static>(&self, command: impl FnOnce(Answer<T>) -> Command) -> Reply<T> {
+    pub(super) fn ask<T: Send + 'static>(&self, command: impl FnOnce(Answer<T>) -> Command) -> Reply<T> {
         let (reply, answer) = Reply::new();
         self.send(command(answer));
         reply

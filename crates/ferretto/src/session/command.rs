@@ -14,9 +14,9 @@ use ferretto_proto::messages::{
 use super::config::TraceConfig;
 use super::error::SessionError;
 use super::reader::{PipeWriter, TraceChunk};
-use super::{Cloned, ServiceState};
+use super::{CloneTrigger, Cloned, ServiceState};
 use crate::handles::OwnedFile;
-use crate::muxer::Stream;
+use crate::muxer::{self, Stream};
 use crate::options::Backend;
 
 /// Called with the result of a request.
@@ -28,6 +28,13 @@ pub(super) struct Answer<T>(Option<Callback<T>>);
 impl<T> Answer<T> {
     pub(super) fn new(tell: impl FnOnce(Result<T, SessionError>) + Send + 'static) -> Answer<T> {
         Answer(Some(Box::new(tell)))
+    }
+
+    /// Gives the result to the application's code.
+    pub(super) fn to_application(done: impl FnOnce(Result<T, SessionError>) + Send + 'static) -> Answer<T> {
+        Answer::new(move |result| {
+            muxer::guarded(|| done(result));
+        })
     }
 
     pub(super) fn give(mut self, result: Result<T, SessionError>) {
@@ -106,6 +113,9 @@ pub(super) enum Command {
     State(StateScope, Answer<ServiceState>),
     Capabilities(Answer<Box<TracingServiceCapabilities>>),
     Observe(Observer),
+    OnCloneTrigger(Box<dyn FnMut(CloneTrigger) + Send>),
+    /// Tell when the process is about to exit, before the service in it ends its sessions.
+    BeforeExit(Box<dyn FnOnce() + Send>),
     OnStart(Box<dyn FnOnce() + Send>),
     OnStop(Box<dyn FnOnce() + Send>),
     OnError(Box<dyn FnMut(SessionError) + Send>),
@@ -129,7 +139,11 @@ impl Command {
             | Command::Detach(_, answer) => answer.give(Ok(())),
             Command::Read(sink) => sink.end(Ok(())),
             Command::OnStart(tell) | Command::OnStop(tell) => tell(),
-            Command::OnError(_) | Command::Observe(_) | Command::End => {}
+            Command::OnError(_)
+            | Command::Observe(_)
+            | Command::OnCloneTrigger(_)
+            | Command::BeforeExit(_)
+            | Command::End => {}
             other => other.refuse(SessionError::Off(why_off)),
         }
     }
@@ -154,7 +168,11 @@ impl Command {
             Command::Capabilities(answer) => answer.give(Err(error)),
             Command::OnError(mut tell) => tell(error),
             Command::OnStop(tell) => tell(),
-            Command::Observe(_) | Command::OnStart(_) | Command::End => {}
+            Command::Observe(_)
+            | Command::OnCloneTrigger(_)
+            | Command::BeforeExit(_)
+            | Command::OnStart(_)
+            | Command::End => {}
         }
     }
 }

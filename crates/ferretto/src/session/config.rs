@@ -288,6 +288,10 @@ pub enum TriggerAction {
     Start = 1,
     /// The session ends after the trigger's delay. Without a trigger it ends with the timeout, and has no trace.
     Stop = 2,
+    /// The service asks for a clone of the session, after the trigger's delay, each time that the trigger is activated: see
+    /// [`Session::on_clone_trigger`](super::Session::on_clone_trigger). The session goes on until the timeout. Only its clones can be read, and it must not
+    /// stream into a file.
+    Clone = 4,
 }
 
 /// A buffer for packets.

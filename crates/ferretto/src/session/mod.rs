@@ -26,6 +26,7 @@
 //! ```
 
 mod asynchronous;
+mod clones;
 mod command;
 mod config;
 #[cfg(all(
@@ -35,6 +36,7 @@ mod config;
 ))]
 mod endpoint;
 mod error;
+mod losses;
 mod reader;
 mod recording;
 #[cfg(test)]
@@ -58,7 +60,6 @@ pub use ferretto_client::consumer::StateScope;
 use ferretto_ipc::channel::{Nothing, Sender, channel};
 #[cfg(feature = "unstable-proto")]
 pub use ferretto_proto::messages::observable_events::Type as ObservableEventType;
-use ferretto_proto::messages::{CloneSessionRequest, clone_session_request::Selector};
 #[cfg(feature = "unstable-proto")]
 use ferretto_proto::messages::{
     ObservableEvents, TraceStats, TracingServiceCapabilities, TracingServiceState,
@@ -69,6 +70,7 @@ use crate::muxer::{self, Served, Stream, Waker};
 use crate::off::{OFF, WHY_OFF};
 use crate::options::Backend;
 pub use asynchronous::Reply;
+pub use clones::{CloneSource, CloneTrigger, Cloned};
 use command::{Answer, Command, Observer, ServicePlace, Sink};
 pub use config::{Buffer, DataSource, ExhaustedPolicy, InvalidConfig, TraceConfig, TriggerAction};
 #[cfg(all(
@@ -85,6 +87,7 @@ pub(crate) use endpoint::Endpoint;
 ))]
 pub(crate) use endpoint::{DataFlow, Valve};
 pub use error::SessionError;
+pub use losses::{BufferLosses, Losses};
 pub use reader::{TraceChunk, TraceReader};
 #[cfg(feature = "in-process")]
 pub use recording::record_to;
@@ -235,7 +238,7 @@ impl Session {
     /// Has all data sources write out their data, so that it can be read. `timeout` limits how long they take (milliseconds; zero leaves it to the
     /// config, whose default is 5 s). `done` is called on the SDK's thread.
     pub fn flush(&self, timeout: Duration, done: impl FnOnce(Result<(), SessionError>) + Send + 'static) {
-        self.send(Command::Flush(timeout, Answer::new(done)));
+        self.send(Command::Flush(timeout, Answer::to_application(done)));
     }
 
     /// As [`Session::flush`], and waits until it is done.
@@ -349,7 +352,11 @@ impl Session {
         original: &CloneSource,
         done: impl FnOnce(Result<Cloned, SessionError>) + Send + 'static,
     ) {
-        self.send(Command::Clone(original.request(), None, Answer::new(done)));
+        self.send(Command::Clone(
+            original.request(),
+            None,
+            Answer::to_application(done),
+        ));
     }
 
     /// Leaves the session running by itself. Any process of the same user can attach to it under `key`.
@@ -370,7 +377,8 @@ impl Session {
         self.wait("attach to the session", |answer| Command::Attach(key, answer))
     }
 
-    /// Statistics of packets, per buffer: written, lost, overwritten. Of the schema's types, so [not part of the stable interface](crate#stability).
+    /// Statistics of packets, per buffer; what was lost is also in [`Session::losses`]. Of the schema's types, so [not part of the stable
+    /// interface](crate#stability).
     ///
     /// # Errors
     /// If there is no session.
@@ -384,7 +392,7 @@ impl Session {
     #[cfg(feature = "unstable-proto")]
     pub fn trace_stats_with(&self, done: impl FnOnce(Result<TraceStats, SessionError>) + Send + 'static) {
         let done = |stats: Result<Box<TraceStats>, _>| done(stats.map(|stats| *stats));
-        self.send(Command::Stats(Answer::new(done)));
+        self.send(Command::Stats(Answer::to_application(done)));
     }
 
     /// The producers, data sources and sessions that the service knows.
@@ -401,7 +409,7 @@ impl Session {
         scope: StateScope,
         done: impl FnOnce(Result<ServiceState, SessionError>) + Send + 'static,
     ) {
-        self.send(Command::State(scope, Answer::new(done)));
+        self.send(Command::State(scope, Answer::to_application(done)));
     }
 
     /// The capabilities of the service. An old service that cannot report them has none. Of the schema's types, so [not part of the stable
@@ -415,8 +423,9 @@ impl Session {
             .map(|capabilities| *capabilities)
     }
 
-    /// Has `tell` called, on the SDK's thread, with events of these types: data sources that start and stop, triggers that ask for a clone. Another
-    /// call replaces `tell`. Of the schema's types, so [not part of the stable interface](crate#stability).
+    /// Has `tell` called, on the SDK's thread, with events of these types: data sources that start and stop, triggers that ask for a clone
+    /// (which [`Session::on_clone_trigger`] tells too). Another call replaces `tell`. Of the schema's types, so [not part of the stable
+    /// interface](crate#stability).
     #[cfg(feature = "unstable-proto")]
     pub fn observe(
         &self,
@@ -550,44 +559,4 @@ pub struct ServiceState {
     pub state: Box<TracingServiceState>,
     /// The encoded `TracingServiceState`, as it came.
     pub encoded: Vec<u8>,
-}
-
-/// The session to clone.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum CloneSource {
-    /// The one with this [`unique_session_name`](TraceConfig::unique_session_name).
-    Name(String),
-    /// The one with this id, as the [service's state](Session::query_service_state) tells it.
-    Id(u64),
-    /// The one with the highest `bugreport_score`, without its filter: for a bug report.
-    Bugreport,
-}
-
-impl CloneSource {
-    fn request(&self) -> Box<CloneSessionRequest> {
-        /// Services know the session for bug reports by this id.
-        const BUGREPORT: u64 = u64::MAX;
-        let (selector, for_bugreport) = match self {
-            CloneSource::Name(name) => (Selector::UniqueSessionName(name.clone()), false),
-            CloneSource::Id(id) => (Selector::SessionId(*id), false),
-            CloneSource::Bugreport => (Selector::SessionId(BUGREPORT), true),
-        };
-        Box::new(CloneSessionRequest {
-            selector: Some(selector),
-            for_bugreport: for_bugreport.then_some(true),
-            skip_trace_filter: for_bugreport.then_some(true),
-            ..Default::default()
-        })
-    }
-}
-
-/// A clone of a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Cloned {
-    /// The uuid of the clone's trace; the lower half is the original's.
-    pub uuid: u128,
-    /// Whether the trace went into the given file, because the original streams into one. Otherwise it can be read from the session.
-    pub wrote_into_file: bool,
 }

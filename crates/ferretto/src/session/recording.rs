@@ -12,13 +12,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ferretto_ipc::channel::channel;
+use ferretto_proto::messages;
 use ferretto_proto::messages::trace_config::WriteFlushMode;
-use ferretto_proto::messages::{self, TraceStats};
 
 use super::Session;
 use super::command::Command;
 use super::config::{DataSource, TraceConfig};
 use super::error::SessionError;
+use super::losses::{BufferLosses, Losses};
 use crate::off::OFF;
 use crate::options::{Backend, LogLevel, Options};
 use crate::track_event::observer::{self, SessionEvent};
@@ -62,7 +63,7 @@ const START_PATIENCE: Duration = Duration::from_secs(5);
 /// | is killed by a signal or aborts | all but the last 0.3 s or so; the same with `panic = "abort"` and with Ctrl-C |
 ///
 /// Nothing is printed unless something is lost; that goes to [`Options::log`]. When threads record faster than the data is taken, their events are
-/// dropped; when the value is dropped, a line says how often. [`DataSource::when_exhausted`] has threads wait instead, and a larger
+/// dropped; a line says how often, when the recording ends or the process exits. [`DataSource::when_exhausted`] has threads wait instead, and a larger
 /// [`Options::shared_memory_size`] bridges longer bursts.
 ///
 /// Where [nothing is recorded](crate#where-nothing-is-recorded), this does nothing, and leaves the file alone.
@@ -132,7 +133,7 @@ impl RecordingOptions {
     /// # }
     /// ```
     ///
-    /// If the program is killed, the service completes the file.
+    /// If the program exits or is killed, the service completes the file. Then nobody tells the program of losses; the file's statistics have them.
     pub fn system(mut self) -> RecordingOptions {
         self.backend = Backend::System;
         self
@@ -239,15 +240,14 @@ impl RecordingOptions {
         session.start_blocking()?;
         let session = Arc::new(session);
         shared.lock().session = Some(Arc::clone(&session));
-        // The service in this process ends sessions only with the process.
-        if self.backend == Backend::System && !ends_by_itself(&config) {
+        // The service in this process ends other sessions only with the process.
+        let is_early = self.backend == Backend::System && !ends_by_itself(&config);
+        let early = is_early.then_some(SessionError::EndedEarly);
+        let (shown, fate) = (path.clone(), Arc::clone(&shared));
+        session.on_stop(move || fate.session_ended(shown, early));
+        if self.backend != Backend::System {
             let (shown, fate) = (path.clone(), Arc::clone(&shared));
-            session.on_stop(move || {
-                // A service that shuts down waits until its sessions are given up. This drops the last of ours.
-                if fate.end_early().is_some() {
-                    log_early_end(&shown, &SessionError::EndedEarly);
-                }
-            });
+            session.send(Command::BeforeExit(Box::new(move || fate.ask_for_losses(shown))));
         }
         drop(session);
         if is_recorded.receive_within(START_PATIENCE).is_err() {
@@ -374,28 +374,58 @@ impl Shared {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The service has ended the session. Returns the session, unless its owner ends it or knows an error.
-    fn end_early(&self) -> Option<Arc<Session>> {
-        let mut state = self.lock();
-        if state.early.is_some() {
-            return None;
+    /// The service has ended the session, which is given up, unless its owner is ending it: it takes the service memory, and a service that shuts down
+    /// waits for it. `early` is the error that the end is, if no other is known.
+    fn session_ended(&self, path: PathBuf, early: Option<SessionError>) {
+        let (session, known) = {
+            let mut state = self.lock();
+            let Some(session) = state.session.take() else {
+                return;
+            };
+            let known = state.early.is_some();
+            state.early = state.early.take().or(early.clone());
+            (session, known)
+        };
+        match early {
+            _ if known => {}
+            Some(early) => log_early_end(&path, &early),
+            None => log_losses_of(session, path),
         }
-        let session = state.session.take()?;
-        state.early = Some(SessionError::EndedEarly);
-        Some(session)
+    }
+
+    /// The process exits, and the service in it ends all sessions without having been asked to.
+    fn ask_for_losses(&self, path: PathBuf) {
+        let session = self.lock().session.clone();
+        if let Some(session) = session {
+            log_losses_of(session, path);
+        }
+    }
+}
+
+/// Has the losses logged when the service has told them, which keeps the session until then.
+fn log_losses_of(session: Arc<Session>, path: PathBuf) {
+    let asked = Arc::clone(&session);
+    asked.losses_with(move |losses| {
+        log_losses(&path, losses);
+        drop(session);
+    });
+}
+
+/// Says what the file lacks, if anything. A service that is gone does not know.
+fn log_losses(path: &Path, losses: Result<Losses, SessionError>) {
+    if let Ok(losses) = losses
+        && let Some(line) = about_losses(path, &losses)
+    {
+        muxer::log(LogLevel::Warning, &line);
     }
 }
 
 /// Returns a line about the data that the file lacks, if there are any.
-fn about_losses(path: &Path, stats: &TraceStats) -> Option<String> {
-    let sum = |count: fn(&messages::trace_stats::BufferStats) -> Option<u64>| -> u64 {
-        stats
-            .buffer_stats
-            .iter()
-            .filter_map(count)
-            .fold(0, u64::saturating_add)
+fn about_losses(path: &Path, losses: &Losses) -> Option<String> {
+    let sum = |count: fn(&BufferLosses) -> u64| -> u64 {
+        losses.buffers.iter().map(count).fold(0, u64::saturating_add)
     };
-    let gaps = sum(|buffer| buffer.trace_writer_packet_loss);
+    let gaps = sum(|buffer| buffer.packet_gaps);
     let overwritten = sum(|buffer| buffer.chunks_overwritten);
     let mut causes = Vec::new();
     if gaps > 0 {
@@ -495,12 +525,7 @@ impl Recording {
             return ended;
         }
         self.unlock();
-        // A service that is gone has no statistics.
-        if let Ok(stats) = session.wait("get the session's statistics", Command::Stats)
-            && let Some(line) = about_losses(&self.path, &stats)
-        {
-            muxer::log(LogLevel::Warning, &line);
-        }
+        log_losses(&self.path, session.losses());
         ended
     }
 
@@ -537,22 +562,24 @@ impl fmt::Debug for Recording {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ferretto_proto::messages::trace_stats::BufferStats;
 
     #[test]
-    fn a_session_that_the_service_ends_is_given_up_once_and_not_if_its_owner_ends_it() {
+    fn a_session_that_the_service_ends_is_given_up_and_the_first_reason_stays() {
+        let ended = |shared: &Shared| shared.session_ended(PathBuf::new(), Some(SessionError::EndedEarly));
         let shared = Shared::default();
-        assert!(shared.end_early().is_none(), "its owner has it");
+        ended(&shared);
+        assert!(shared.lock().early.is_none(), "its owner has it");
         shared.lock().session = Some(Arc::new(Session::system()));
-        assert!(shared.end_early().is_some());
+        ended(&shared);
+        assert!(shared.lock().session.is_none());
         assert!(matches!(shared.lock().early, Some(SessionError::EndedEarly)));
-        assert!(shared.end_early().is_none());
         // The reason for an end is better than none.
         *shared.lock() = State {
             session: Some(Arc::new(Session::system())),
             early: Some(SessionError::Failed("the disk is full".into())),
         };
-        assert!(shared.end_early().is_none());
+        ended(&shared);
+        assert!(shared.lock().session.is_none());
         assert!(matches!(shared.lock().early, Some(SessionError::Failed(_))));
     }
 
@@ -611,23 +638,23 @@ mod tests {
     #[test]
     fn each_kind_of_loss_is_said_with_its_remedy() {
         let path = Path::new("/trace");
-        let mut stats = TraceStats {
-            buffer_stats: vec![BufferStats::default(), BufferStats::default()],
+        let mut losses = Losses {
+            buffers: vec![BufferLosses::default(); 2],
             ..Default::default()
         };
-        assert_eq!(about_losses(path, &stats), None);
-        stats.buffer_stats[0].trace_writer_packet_loss = Some(2);
-        let line = about_losses(path, &stats).unwrap();
+        assert_eq!(about_losses(path, &losses), None);
+        losses.buffers[0].packet_gaps = 2;
+        let line = about_losses(path, &losses).unwrap();
         assert!(line.contains("lacks data: 2 times a thread"), "{line}");
-        stats.buffer_stats[1].trace_writer_packet_loss = Some(3);
-        let line = about_losses(path, &stats).unwrap();
+        losses.buffers[1].packet_gaps = 3;
+        let line = about_losses(path, &losses).unwrap();
         assert!(line.contains("/trace lacks data: 5 times"), "{line}");
         assert!(
             line.contains("ExhaustedPolicy::Stall") && !line.contains("buffer_kb"),
             "{line}"
         );
-        stats.buffer_stats[1].chunks_overwritten = Some(7);
-        let line = about_losses(path, &stats).unwrap();
+        losses.buffers[1].chunks_overwritten = 7;
+        let line = about_losses(path, &losses).unwrap();
         assert!(
             line.contains("into the file: 7 (") && line.contains("buffer_kb"),
             "{line}"

@@ -3,6 +3,7 @@
 
 mod asynchronous;
 mod clones;
+mod losses;
 mod random;
 mod reading;
 
@@ -273,7 +274,12 @@ fn callbacks_that_panic_do_no_harm() {
     assert_eq!(told.recv_timeout(PATIENCE), Ok("stopped"));
     session.read_with(move |_| fail(&on_read, "read"));
     assert_eq!(told.recv_timeout(PATIENCE), Ok("read"));
-    session.trace_stats().unwrap();
+    session.losses_with(|_| panic!("for this test"));
+    session.trace_stats_with(|_| panic!("for this test"));
+    session.flush(Duration::ZERO, |_| panic!("for this test"));
+    session.query_service_state_with(StateScope::SessionsOnly, |_| panic!("for this test"));
+    session.clone_session_with(&CloneSource::Bugreport, |_| panic!("for this test"));
+    session.query_capabilities().unwrap();
 }
 
 #[test]

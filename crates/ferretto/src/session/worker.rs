@@ -11,14 +11,14 @@ use ferretto_ipc::client::{CallError, CallId, InvokeError, More};
 use ferretto_ipc::frame::MAX_PAYLOAD;
 use ferretto_ipc::ports::ConsumerMethod;
 use ferretto_ipc::reactor::{Deadline, Deadlines, Interest, monotonic_now};
+use ferretto_proto::messages::ObservableEvents;
 use ferretto_proto::messages::observable_events::Type as ObservableEventType;
-use ferretto_proto::messages::{CloneSessionResponse, ObservableEvents};
 
 use super::command::{Answer, Command, Observer, Pending, ServicePlace, Sink, Waiting};
 use super::config::TraceConfig;
 use super::endpoint::{DataFlow, Endpoint};
 use super::error::SessionError;
-use super::{Cloned, ServiceState};
+use super::{CloneTrigger, Cloned, ServiceState};
 use crate::muxer::{self, Readiness, Served, Services, Turn};
 use crate::options::LogLevel;
 
@@ -81,6 +81,8 @@ pub(super) struct Worker {
     reads: VecDeque<Sink>,
     reading: Option<CallId>,
     observer: Option<Observer>,
+    on_clone_trigger: Option<Box<dyn FnMut(CloneTrigger) + Send>>,
+    before_exit: Option<Box<dyn FnOnce() + Send>>,
     on_start: Option<Box<dyn FnOnce() + Send>>,
     on_stop: Option<Box<dyn FnOnce() + Send>>,
     on_error: Option<Box<dyn FnMut(SessionError) + Send>>,
@@ -105,6 +107,8 @@ impl Worker {
             reads: VecDeque::new(),
             reading: None,
             observer: None,
+            on_clone_trigger: None,
+            before_exit: None,
             on_start: None,
             on_stop: None,
             on_error: None,
@@ -242,6 +246,11 @@ impl Worker {
                 self.observer = Some(observer);
                 self.observe();
             }
+            Command::OnCloneTrigger(tell) => {
+                self.on_clone_trigger = Some(tell);
+                self.observe();
+            }
+            Command::BeforeExit(tell) => self.before_exit = Some(tell),
             Command::OnStart(tell) => match self.phase {
                 Phase::Started => tell(),
                 _ => self.on_start = Some(tell),
@@ -436,6 +445,9 @@ impl Worker {
     fn observe(&mut self) {
         let mut types = vec![ObservableEventType::TYPE_ALL_DATA_SOURCES_STARTED];
         types.extend(self.observer.iter().flat_map(|observer| &observer.types));
+        if self.on_clone_trigger.is_some() {
+            types.push(ObservableEventType::TYPE_CLONE_TRIGGER_HIT);
+        }
         self.request(Pending::Unawaited, |endpoint| endpoint.observe_events(&types));
     }
 
@@ -564,6 +576,9 @@ impl Worker {
         if events.all_data_sources_started.unwrap_or_default() {
             self.started();
         }
+        if let (Some(tell), Some(hit)) = (&mut self.on_clone_trigger, events.clone_trigger_hit.as_option()) {
+            tell(CloneTrigger::of(hit));
+        }
         if let Some(Observer { types, tell }) = &mut self.observer {
             let of_interest = |kind, is_there: bool| is_there && types.contains(&kind);
             if of_interest(
@@ -615,7 +630,7 @@ impl Worker {
                 answer.give(Ok(config));
             }
             (Pending::Clone(answer), ConsumerReply::SessionCloned(response)) => {
-                let result = cloned(&response);
+                let result = Cloned::of(&response);
                 if let Ok(cloned) = &result {
                     self.phase = Phase::Clone;
                     self.holds_buffers = true;
@@ -753,6 +768,13 @@ impl Served for Worker {
         deadline.map(Deadline::Monotonic).into()
     }
 
+    #[cfg(feature = "in-process")]
+    fn before_exit(&mut self) {
+        if let Some(tell) = self.before_exit.take() {
+            tell();
+        }
+    }
+
     fn turn(&mut self, ready: Readiness, services: &mut Services<'_>) -> Turn {
         if let Connection::Over(error) = &self.connection {
             return self.refuse_commands(error);
@@ -766,17 +788,4 @@ impl Served for Worker {
 
 fn not_set_up(request: &'static str) -> SessionError {
     SessionError::NotSetUp { request }
-}
-
-fn cloned(response: &CloneSessionResponse) -> Result<Cloned, SessionError> {
-    if response.success != Some(true) {
-        let reason = response.error.clone().filter(|reason| !reason.is_empty());
-        let reason = reason.unwrap_or_else(|| "the service does not say why".into());
-        return Err(SessionError::NotCloned(reason));
-    }
-    let half = |half: Option<i64>| u128::from(half.unwrap_or_default() as u64);
-    Ok(Cloned {
-        uuid: half(response.uuid_msb) << 64 | half(response.uuid_lsb),
-        wrote_into_file: response.was_write_into_file.unwrap_or_default(),
-    })
 }

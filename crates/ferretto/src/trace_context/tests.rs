@@ -1,5 +1,5 @@
 use std::collections::HashSet;
-use std::future::ready;
+use std::future::{pending, ready};
 use std::pin::pin;
 use std::task::Waker;
 
@@ -58,7 +58,7 @@ fn versions_to_come_are_read_as_far_as_they_are_known() {
         format!("{}-what-the-future-brings", EXAMPLE.replacen("00", "01", 1)),
         format!("{}ff", &EXAMPLE.replacen("00", "01", 1)[..53]),
     ] {
-        assert_eq!(header.parse(), Ok(known), "{header}");
+        assert_eq!(header.parse().as_ref(), Ok(&known), "{header}");
     }
 }
 
@@ -79,7 +79,7 @@ fn numbers_are_new_each_time_and_children_stay_in_the_trace() {
     }
     let flows: HashSet<_> = traces
         .iter()
-        .copied()
+        .cloned()
         .chain(children)
         .map(|context| context.flow())
         .collect();
@@ -91,17 +91,180 @@ fn contexts_sent_within_a_request_belong_to_its_trace() {
     assert_eq!(TraceContext::current(), None);
     let outer = TraceContext::start();
     let future = async {
-        assert_eq!(TraceContext::current(), Some(outer));
+        assert_eq!(TraceContext::current().as_ref(), Some(&outer));
         let inner = TraceContext::outgoing();
         assert_eq!(inner.trace_id(), outer.trace_id());
         assert_ne!(inner.parent_id(), outer.parent_id());
         ready(()).in_context(inner).await;
-        assert_eq!(TraceContext::current(), Some(outer));
+        assert_eq!(TraceContext::current().as_ref(), Some(&outer));
     };
-    let polled = pin!(future.in_context(outer)).poll(&mut Context::from_waker(Waker::noop()));
+    let polled = pin!(future.in_context(outer.clone())).poll(&mut Context::from_waker(Waker::noop()));
     assert!(polled.is_ready());
     assert_eq!(TraceContext::current(), None);
     assert_ne!(TraceContext::outgoing().trace_id(), outer.trace_id());
+}
+
+#[test]
+fn a_context_is_current_on_its_thread_until_its_guard_is_dropped() {
+    let [outer, inner] = [(); 2].map(|()| TraceContext::start());
+    let is_current = |context: &TraceContext| TraceContext::current().as_ref() == Some(context);
+    let _outer = outer.clone().enter();
+    {
+        let _inner = inner.clone().enter();
+        assert!(is_current(&inner));
+        let sent = TraceContext::outgoing();
+        assert_eq!(sent.trace_id(), inner.trace_id());
+        let elsewhere = std::thread::spawn(TraceContext::current);
+        assert_eq!(elsewhere.join().unwrap(), None);
+    }
+    assert!(is_current(&outer));
+    let unwound = std::panic::catch_unwind(|| {
+        let _inner = inner.clone().enter();
+        panic!("within");
+    });
+    assert!(unwound.is_err());
+    assert!(is_current(&outer));
+}
+
+#[test]
+fn guards_in_another_order_leave_nothing_behind() {
+    let [a, b, c] = [(); 3].map(|()| TraceContext::start());
+    let [outer, inner] = [a.clone().enter(), b.enter()];
+    drop(outer);
+    assert_eq!(TraceContext::current(), None);
+    let _next = c.clone().enter();
+    drop(inner);
+    assert_eq!(TraceContext::current(), Some(c.clone()));
+    let outer = a.enter();
+    std::mem::forget(c.clone().enter());
+    drop(outer);
+    assert_eq!(TraceContext::current(), Some(c));
+}
+
+#[test]
+fn a_guard_that_a_future_keeps_ends_with_the_poll() {
+    let inner = TraceContext::start();
+    let mut future = pin!(
+        async {
+            let _kept = inner.clone().enter();
+            pending::<()>().await;
+        }
+        .in_context(TraceContext::start())
+    );
+    assert!(
+        future
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()))
+            .is_pending()
+    );
+    assert_eq!(TraceContext::current(), None);
+}
+
+#[test]
+fn a_thread_that_ends_has_no_current_context_and_does_not_panic() {
+    struct AtEnd(Option<EnteredContext>);
+    impl Drop for AtEnd {
+        fn drop(&mut self) {
+            let entered = TraceContext::start().enter();
+            drop((self.0.take(), entered));
+            assert_eq!(TraceContext::current(), None);
+        }
+    }
+    thread_local! {
+        static AT_END: std::cell::RefCell<AtEnd> = const { std::cell::RefCell::new(AtEnd(None)) };
+    }
+    let thread = std::thread::spawn(|| {
+        // Destroyed after the contexts, which come to be later.
+        AT_END.with_borrow_mut(|at_end| at_end.0 = Some(TraceContext::start().enter()));
+    });
+    thread.join().unwrap();
+}
+
+#[test]
+fn the_data_of_others_goes_with_all_requests_of_the_trace() {
+    let context = TraceContext::start().with_tracestate("rojo=00f067aa0ba902b7 , congo=t61rcWkgMzE");
+    let expected = Some("rojo=00f067aa0ba902b7 , congo=t61rcWkgMzE");
+    assert_eq!(context.tracestate(), expected);
+    assert_eq!(context.child().tracestate(), expected);
+    {
+        let _entered = context.clone().enter();
+        assert_eq!(TraceContext::outgoing().tracestate(), expected);
+    }
+    let future = async { TraceContext::outgoing().tracestate() == expected };
+    let polled = pin!(future.in_context(context.clone())).poll(&mut Context::from_waker(Waker::noop()));
+    assert_eq!(polled, Poll::Ready(true));
+    assert_eq!(TraceContext::outgoing().tracestate(), None);
+    assert_eq!(TraceContext::start().tracestate(), None);
+    assert_eq!(context.with_tracestate("").tracestate(), None);
+}
+
+/// What is passed on of this header; the context stays in any case.
+fn passed_on(header: &str) -> Option<String> {
+    let context: TraceContext = EXAMPLE.parse().unwrap();
+    let with = context.with_tracestate(header);
+    assert_eq!(with.to_string(), EXAMPLE);
+    with.tracestate().map(str::to_owned)
+}
+
+#[test]
+fn a_state_that_the_standard_allows_is_passed_on_unchanged_and_any_other_dropped() {
+    let long = "x".repeat(256);
+    let whole = vec!["a=1"; 32].join(",");
+    for allowed in [
+        "a=1",
+        "a=1,,b=2,",
+        "a=1\t,\tb=2",
+        "0tenant@vendor=x y",
+        "a_-*/=!~",
+        &format!("{long}=1"),
+        &format!("a={long}"),
+        &whole,
+    ] {
+        assert_eq!(passed_on(allowed).as_deref(), Some(allowed));
+    }
+    assert_eq!(passed_on(" a=1\t").as_deref(), Some("a=1"));
+    for forbidden in [
+        "",
+        " , ",
+        "a",
+        "=1",
+        "a=",
+        "a= ",
+        "a=1=2",
+        "A=1",
+        "@a=1",
+        "a b=1",
+        "a =1",
+        "a=1;b=é",
+        "a=1\tb",
+        "good=1,bad",
+        &format!("{long}x=1"),
+        &format!("a={long}x"),
+        &format!("{whole},a=1"),
+    ] {
+        assert_eq!(passed_on(forbidden), None, "{forbidden}");
+    }
+}
+
+#[test]
+fn a_state_that_is_too_long_loses_whole_members_the_long_ones_first() {
+    let member = |key: &str, len: usize| format!("{key}={}", "x".repeat(len - key.len() - 1));
+    let (short, long) = (|key| member(key, 128), |key| member(key, 129));
+    // 515 bytes, and 512 with the commas.
+    let four = [short("a"), short("b"), short("c"), member("d", 125)].join(",");
+    assert_eq!(four.len(), 512);
+    assert_eq!(passed_on(&four), Some(four.clone()));
+    let five = [short("a"), long("b"), short("c"), short("d"), short("e")];
+    let expected = [&*five[0], &five[2], &five[3]].join(",");
+    assert_eq!(passed_on(&five.join(",")), Some(expected));
+    let last = [long("a"), long("b"), short("c"), short("d")];
+    let expected = [&*last[0], &last[2], &last[3]].join(",");
+    assert_eq!(passed_on(&last.join(",")), Some(expected));
+    assert_eq!(passed_on(&member("a", 400).replace('=', "")), None);
+    assert_eq!(
+        passed_on(&format!("{}={}", "a".repeat(256), "b".repeat(256))),
+        None
+    );
 }
 
 proptest! {
@@ -111,6 +274,7 @@ proptest! {
             trace_id: NonZeroU128::new(trace_id).unwrap(),
             parent_id: NonZeroU64::new(parent_id).unwrap(),
             flags,
+            state: None,
         };
         prop_assert_eq!(context.to_string().parse(), Ok(context));
     }
@@ -120,6 +284,14 @@ proptest! {
         if let Ok(context) = header.parse::<TraceContext>() {
             // Except for version and flags it is the parsed header.
             prop_assert_eq!(&context.to_string()[2..53], &header[2..53]);
+        }
+    }
+
+    #[test]
+    fn a_state_is_bounded_and_passed_on_again_as_it_is(header in "[ab=, ]{0,700}|(k=[a-z]{0,200},){0,40}|.{0,60}") {
+        if let Some(state) = passed_on(&header) {
+            prop_assert!((1..=512).contains(&state.len()));
+            prop_assert_eq!(passed_on(&state), Some(state));
         }
     }
 }

@@ -502,6 +502,21 @@ fn a_registered_descriptor_takes_the_place_of_the_tracks_own() {
 }
 
 #[test]
+fn a_thread_keeps_its_name_until_it_ends_and_another_can_have_its_number() {
+    let thread = std::thread::spawn(|| {
+        let track = Track::thread();
+        let name = || track_descriptor(&track).thread.thread_name.clone();
+        for chosen in ["first", "second"] {
+            set_thread_name(chosen);
+            assert_eq!(name().as_deref(), Some(chosen));
+        }
+        track
+    });
+    let track = thread.join().unwrap();
+    assert!(registry::find(track.uuid()).is_none());
+}
+
+#[test]
 fn a_registered_descriptor_may_move_its_track() {
     let old = NamedTrack::new("old home").global().id(0x3001);
     let new = NamedTrack::new("new home").global().id(0x3001);

@@ -435,6 +435,32 @@ fn a_new_description_of_a_track_is_written_at_once() {
 }
 
 #[test]
+fn names_that_the_program_chooses_are_in_the_trace_at_once() {
+    let mut thread = None;
+    let packets = Recording::of(TrackEventConfig::default(), || {
+        thread = Some(Track::thread());
+        trace_event_instant!("c", "Before");
+        crate::track::set_thread_name("A name of more than 15 bytes");
+        crate::track::set_process_name("frontend");
+        crate::track::erase_track_descriptor(&Track::process());
+    });
+    let events = Events::of(&packets);
+    let last = |track: Track| {
+        let mut told = events.tracks.iter().rev();
+        told.find(|told| told.uuid == Some(track.uuid())).unwrap()
+    };
+    let thread = &last(thread.unwrap()).thread;
+    assert_eq!(
+        thread.thread_name.as_deref(),
+        Some("A name of more than 15 bytes")
+    );
+    assert_eq!(thread.pid, Some(std::process::id() as i32));
+    let process = &last(Track::process()).process;
+    assert_eq!(process.process_name.as_deref(), Some("frontend"));
+    assert!(!process.cmdline.is_empty());
+}
+
+#[test]
 fn counters_have_integer_and_fractional_values_and_states_their_names() {
     static HEAP: CounterTrack = CounterTrack::new("Heap");
     static LINK: StateTrack = StateTrack::new("Link");

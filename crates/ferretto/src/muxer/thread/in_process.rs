@@ -48,15 +48,16 @@ impl Thread {
             }
             self.serve_clients(|_| Readiness::READABLE);
         }
-        for backend in &self.backends {
-            let Some(service) = backend.in_process() else {
+        for index in 0..self.backends.len() {
+            let Some(service) = self.backends[index].in_process().cloned() else {
                 continue;
             };
             let until = monotonic_now() + LAST_REQUESTS_PATIENCE.as_nanos() as u64;
-            if HAS_FILES.load(Ordering::Acquire) {
+            let has_files = HAS_FILES.load(Ordering::Acquire);
+            if has_files {
                 let _ = done.send(Drained::WritingFiles);
             }
-            let connection = backend.backend().connection();
+            let connection = self.backends[index].backend().connection();
             // Threads may go on recording meanwhile.
             loop {
                 self.runtime.pump_now(connection);
@@ -67,10 +68,20 @@ impl Thread {
                     break;
                 }
             }
+            // Recordings ask what was lost so far. They read the answers when the files are complete, because the log may keep them waiting.
+            for client in &mut self.clients {
+                client.served.before_exit();
+            }
+            self.serve_clients(|_| Readiness::READABLE);
+            let _ = service.turn();
             service.end(LAST_WRITE_PATIENCE);
             for line in service.take_warnings() {
                 log(LogLevel::Warning, &format!("in-process service: {line}"));
             }
+            if has_files {
+                let _ = done.send(Drained::FilesWritten);
+            }
+            self.serve_clients(|_| Readiness::READABLE);
         }
     }
 }

@@ -69,3 +69,51 @@ fn a_clone_of_a_session_that_streams_is_a_file() {
         SessionError::WritesIntoFile
     ));
 }
+
+#[test]
+fn a_trigger_asks_for_a_clone_each_time_and_the_session_goes_on() {
+    let _alone = alone();
+    let recorder = Recorder::new();
+    let session = Session::in_process();
+    let hour = Duration::from_secs(3600);
+    let config = recorder
+        .config()
+        .trigger(
+            "clone-of-test",
+            TriggerAction::Clone,
+            Duration::from_millis(1),
+            hour,
+        )
+        .trigger("another-of-test", TriggerAction::Clone, Duration::ZERO, hour);
+    session.setup(&config).unwrap();
+    let (hit, hits) = mpsc::channel();
+    session.on_clone_trigger(move |trigger| hit.send(trigger).unwrap());
+    session.start_blocking().unwrap();
+    let mut expected = Vec::new();
+    for name in ["clone-of-test", "another-of-test", "clone-of-test"] {
+        recorder.write(name);
+        expected.push(name);
+        crate::activate_triggers(&[name], PATIENCE);
+        let trigger = hits.recv_timeout(PATIENCE).unwrap();
+        assert_eq!(trigger.name, name);
+        let clone = Session::in_process();
+        clone
+            .clone_session(&CloneSource::Trigger(trigger.clone()))
+            .unwrap();
+        let trace = clone.read_to_end().unwrap();
+        assert_eq!(texts(&trace), expected);
+        let trace = Trace::decode_from_slice(&trace).unwrap();
+        let said = trace.packet.iter().find_map(|packet| match &packet.data {
+            Some(trace_packet::Data::CloneSnapshotTrigger(said)) => Some(said),
+            _ => None,
+        });
+        let said = said.unwrap();
+        assert_eq!(said.trigger_name.as_deref(), Some(name));
+        assert_eq!(said.producer_name.as_deref(), Some(&*trigger.producer_name));
+        assert_eq!(said.trusted_producer_uid, Some(trigger.producer_uid as i32));
+        assert_eq!(said.stop_delay_ms, Some(trigger.delay.as_millis() as u64));
+    }
+    // Its trace is for clones alone, as in upstream's service.
+    session.stop_blocking().unwrap();
+    assert_eq!(texts(&session.read_to_end().unwrap()), [""; 0]);
+}
