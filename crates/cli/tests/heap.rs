@@ -172,7 +172,11 @@ fn a_process_that_goes_on_after_the_command_is_named() {
     let Some(workshop) = Workshop::open() else { return };
     let fifo = workshop.path("fifo");
     rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
-    let command = ["sh", "-c", "(exec >/dev/null 2>&1; read line <fifo) & exec ./leaky"];
+    let command = [
+        "sh",
+        "-c",
+        "(exec >/dev/null 2>&1; read line <fifo) & exec ./leaky",
+    ];
     let words = [&["heap", "-o", "trace.pftrace", "--"][..], &command].concat();
     let (code, said) = workshop.ferretto(&words);
     // The process ends when its pipe does.
