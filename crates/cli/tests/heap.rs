@@ -168,6 +168,42 @@ fn every_process_of_a_shell_is_profiled() {
 }
 
 #[test]
+fn a_process_that_goes_on_after_the_command_is_named() {
+    let Some(workshop) = Workshop::open() else { return };
+    let fifo = workshop.path("fifo");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
+    let command = [
+        "sh",
+        "-c",
+        "(exec >/dev/null 2>&1; read line <fifo) & exec ./leaky",
+    ];
+    let words = [&["heap", "-o", "trace.pftrace", "--"][..], &command].concat();
+    let (code, said) = workshop.ferretto(&words);
+    // The process ends when its pipe does.
+    drop(std::fs::File::options().write(true).open(&fifo).unwrap());
+    assert_eq!(code, Some(7), "{said}");
+    let (_, survivors) = said
+        .split_once("still running, and not recorded any more")
+        .expect(&said);
+    assert!(
+        survivors.contains("(sh)") && !survivors.contains("(leaky)"),
+        "{said}"
+    );
+    let (_, said) = workshop.ferretto(&["heap", "-o", "trace.pftrace", "--", "./leaky"]);
+    assert!(!said.contains("still running"), "{said}");
+}
+
+#[test]
+fn a_program_without_a_free_descriptor_is_not_called_complete() {
+    let Some(workshop) = Workshop::open() else { return };
+    let command = ["prlimit", "--nofile=4", "./leaky"];
+    let words = [&["heap", "-i", "100m", "-o", "trace.pftrace", "--"][..], &command].concat();
+    let (code, said) = workshop.ferretto(&words);
+    assert_eq!(code, Some(7), "{said}");
+    assert!(said.contains("`ulimit -n`"), "{said}");
+}
+
+#[test]
 fn a_program_that_is_killed_leaves_its_profile() {
     let Some(workshop) = Workshop::open() else { return };
     let (code, said) = workshop.ferretto(&[

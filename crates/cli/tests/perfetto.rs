@@ -403,7 +403,12 @@ fn a_detached_recording_is_found_stopped_and_whole() {
     let code = |arguments: &[&str]| system.ours(arguments).output().unwrap().status.code();
     assert_eq!(code(&["--is_detached", "key"]), Some(2));
     assert_eq!(code(&["--attach", "key"]), Some(2));
-    succeeded(system.ours(&["--txt", "-c", &config, "-o", &trace, "--detach", "key"]));
+    let detached = succeeded(system.ours(&["--txt", "-c", &config, "-o", &trace, "--detach", "key"]));
+    let said = text(&detached.stderr);
+    assert!(
+        said.contains("`perfetto --attach key --stop` ends it") && !said.contains("Ctrl-C"),
+        "{said}"
+    );
     assert_eq!(code(&["--is_detached", "key"]), Some(0));
     assert_eq!(
         code(&["--is_detached", "key"]),
@@ -413,6 +418,28 @@ fn a_detached_recording_is_found_stopped_and_whole() {
     succeeded(system.ours(&["--attach", "key", "--stop"]));
     assert_recorded_at_all(&trace);
     assert_eq!(code(&["--is_detached", "key"]), Some(2));
+}
+
+#[test]
+fn what_the_service_refuses_costs_no_earlier_trace() {
+    let Some(system) = System::start() else { return };
+    let trace = system.path("trace");
+    std::fs::write(&trace, "an earlier trace").unwrap();
+    let refused = system.path("refused");
+    std::fs::write(&refused, "buffers { size_kb: 0 }").unwrap();
+    for arguments in [
+        &["--txt", "-c", &refused, "-o", &trace][..],
+        &["--clone", "999", "-o", &trace],
+        &["--clone-by-name", "nobody", "-o", &trace],
+    ] {
+        let output = system.ours(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert_eq!(
+            std::fs::read(&trace).unwrap(),
+            b"an earlier trace",
+            "{arguments:?}"
+        );
+    }
 }
 
 #[test]

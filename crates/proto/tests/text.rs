@@ -462,6 +462,15 @@ fn nesting_is_bounded() {
 }
 
 #[test]
+fn a_long_line_of_messages_takes_linear_time() {
+    // Looking for the beginning of the line at the end of each message would take many minutes.
+    const MESSAGES: usize = 300_000;
+    let list = vec!["{ config { name: \"a\" } }"; MESSAGES].join(", ");
+    let encoded = encode(&format!("data_sources: [{list}]")).unwrap();
+    assert_eq!(encoded.len(), 7 * MESSAGES);
+}
+
+#[test]
 fn long_lines_and_tabs_are_shown_with_the_caret_in_place() {
     let source = format!(
         "\tunique_session_name: '{}' durations_ms: 5 {}",

@@ -17,7 +17,7 @@ const MOST_AT_ONCE: usize = 4;
 const MOST_WAITING: usize = 64;
 /// The state file is written at most once in this time.
 const SAVE_PERIOD: Duration = Duration::from_secs(1);
-/// How often to look whether a full disk has room again.
+/// How often to look whether a full disk has room again, and to try again to seal what is left of a ring.
 const ROOM_PERIOD: Duration = Duration::from_secs(10);
 /// How long the clock on the wall has to go on without a step forward before files are deleted for their age. A clock that is wrong for a moment, as it may
 /// be after a start of the machine, costs no file then.
@@ -175,8 +175,12 @@ impl Request {
 enum Source {
     /// The running session.
     Session,
-    /// The ring of an earlier run, with so many bytes.
-    Leftover(u64),
+    /// The ring of an earlier run.
+    Leftover {
+        bytes: u64,
+        /// When it may be sealed: later than now if that has failed.
+        from: Duration,
+    },
 }
 
 /// The recorder.
@@ -324,13 +328,16 @@ impl Recorder {
     }
 
     /// Asks for a seal of the remains of an earlier run's ring: `bytes`. An [`Action::Tell`] has the outcome. Their number is limited only when
-    /// sealed files would have to go. In any case the driver deletes the leftover before it reports the end of a seal, or after a refusal.
+    /// sealed files would have to go. The driver deletes the leftover before it reports a file, or after a refusal. A seal that fails is tried again.
     pub fn salvage(&mut self, session: &SessionName, reason: &Reason, bytes: u64, now: &Now) -> SealId {
         let id = SealId(self.next);
         self.next += 1;
         let request = Request {
             file: self.free_name(session, reason, now.wall),
-            source: Source::Leftover(bytes),
+            source: Source::Leftover {
+                bytes,
+                from: now.monotonic,
+            },
         };
         let is_limited = !self.shelf.takes_leftover(bytes) && self.is_limited(session, reason, now);
         let refusal = match is_limited {
@@ -394,10 +401,15 @@ impl Recorder {
     }
 
     /// Notes the end of a seal: the file, or the reason why there is none.
-    pub fn seal_ended(&mut self, id: SealId, result: Result<Written, String>) {
-        let Some(request) = self.under_way.remove(&id) else {
+    pub fn seal_ended(&mut self, id: SealId, result: Result<Written, String>, now: &Now) {
+        let Some(mut request) = self.under_way.remove(&id) else {
             return;
         };
+        if let (Err(_), Source::Leftover { from, .. }) = (&result, &mut request.source) {
+            *from = now.monotonic + ROOM_PERIOD;
+            self.shelf.written(id, None);
+            return self.waiting.push_front((id, request));
+        }
         let outcome = match result {
             Ok(written) => Outcome::Sealed {
                 file: request.file.clone(),
@@ -456,8 +468,8 @@ impl Recorder {
         None
     }
 
-    /// Returns the next step for the oldest request that can be carried out: a session is sealed for one request after the other. On a full disk the oldest
-    /// leftover waits: it is there already, and who refuses it deletes it.
+    /// Returns the next step for the oldest request that can be carried out: a session is sealed for one request after the other. On a full disk leftovers
+    /// wait: they are there already, and who refuses them deletes them.
     fn next_seal(&mut self, now: &Now) -> Option<Action> {
         if self.under_way.len() >= MOST_AT_ONCE {
             return None;
@@ -466,32 +478,29 @@ impl Recorder {
             let mut others = self.under_way.values();
             request.source == Source::Session && others.any(|other| other.is_of(&request.file.session))
         };
-        let mut waits_for_disk = false;
         let mut index = 0;
         loop {
             let (id, request) = self.waiting.get(index)?;
-            if is_busy(request) {
+            let is_early = matches!(request.source, Source::Leftover { from, .. } if now.monotonic < from);
+            if is_early || is_busy(request) {
                 index += 1;
                 continue;
             }
             let (id, most) = match request.source {
-                Source::Leftover(bytes) => (*id, bytes),
+                Source::Leftover { bytes, .. } => (*id, bytes),
                 Source::Session => match self.sessions.get(&request.file.session) {
                     Some(session) if session.supervisor.is_running() => (*id, session.room),
                     _ => return self.refuse(index, Refusal::NotRunning),
                 },
             };
-            let may_wait = request.source != Source::Session && !waits_for_disk;
+            let may_wait = request.source != Source::Session;
             match self.shelf.reserve(id, most, now.free) {
                 Room::Later => return None,
                 Room::After(name) => {
                     self.shelf.leave(&name);
                     return Some(Action::Remove(name));
                 }
-                Room::DiskIsFull if may_wait => {
-                    waits_for_disk = true;
-                    index += 1;
-                }
+                Room::DiskIsFull if may_wait => index += 1,
                 Room::DiskIsFull | Room::Never => return self.refuse(index, Refusal::NoRoom),
                 Room::Reserved => {
                     let (id, request) = self.waiting.remove(index)?;

@@ -94,9 +94,10 @@ impl Shelf {
         };
     }
 
-    /// Counts what is left of a ring, until its seal has ended. Returns whether there is room for it.
+    /// Counts what is left of a ring, until it is sealed. Returns whether there is room for it, and beside all of them for one file made of one.
     pub(crate) fn add_leftover(&mut self, id: SealId, bytes: u64) -> bool {
-        let has_room = self.of_rings() + self.reserved() + bytes <= self.quota;
+        let largest = self.leftovers.values().copied().max().unwrap_or(0).max(bytes);
+        let has_room = self.of_rings() + bytes + largest.max(self.reserved()) <= self.quota;
         if has_room {
             self.leftovers.insert(id, bytes);
         }

@@ -96,6 +96,8 @@ enum Fault {
     Damaged,
     /// Expanding needs more memory than [`MOST_MEMORY`].
     TooLarge,
+    /// The system has less memory than expanding needs.
+    NoMemory,
     /// Other data follow the compressed data.
     Followed,
 }
@@ -130,6 +132,11 @@ impl fmt::Display for Broken {
                     Compression::Zstd => "`zstd -d --long=31`",
                     Compression::Xz | Compression::Gzip => "`xz -d`",
                 }
+            ),
+            Fault::NoMemory => write!(
+                f,
+                "there is too little memory to expand the file's {name} data at byte {offset} of the file; free some, or raise this \
+                 process's limit"
             ),
             Fault::Followed => write!(
                 f,
@@ -203,13 +210,21 @@ impl Engine for Zstd {
             Err(error) => Step {
                 consumed: 0,
                 produced: 0,
-                // The library distinguishes its errors only by their text.
-                outcome: Outcome::Broken(match error.to_string().contains("too much memory") {
-                    true => Fault::TooLarge,
-                    false => Fault::Damaged,
-                }),
+                outcome: Outcome::Broken(zstd_fault(&error)),
             },
         }
+    }
+}
+
+/// Tells the library's errors apart, which differ only in their text.
+fn zstd_fault(error: &io::Error) -> Fault {
+    let text = error.to_string();
+    if text.contains("too much memory") {
+        Fault::TooLarge
+    } else if text.contains("not enough memory") {
+        Fault::NoMemory
+    } else {
+        Fault::Damaged
     }
 }
 

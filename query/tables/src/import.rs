@@ -126,6 +126,9 @@ pub fn import(source: impl Read, options: &Options, sink: &mut dyn Sink) -> Resu
     if let (0, Some(first)) = (report.packets, losses.first()) {
         return Err(Error::NoTrace(nothing_read(first)));
     }
+    if end.size == 0 {
+        return Err(Error::NoTrace("is empty".to_owned()));
+    }
     report.bytes = end.size;
     tokenizer.finish(&mut context).map_err(Error::Spill)?;
     if tokenizer.sorter.negative() > 0 {

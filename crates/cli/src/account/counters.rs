@@ -19,6 +19,8 @@ use crate::figures::{Bytes, Counted};
 /// The default size of a producer's shared memory, and the largest that the service grants.
 const DEFAULT_SHM_KB: u64 = limits::DEFAULT_SMB_SIZE as u64 / 1024;
 const MAX_SHM_KB: u64 = limits::MAX_SMB_SIZE as u64 / 1024;
+/// The largest chunk that a producer may hand over: a page of its shared memory.
+const LARGEST_CHUNK_KB: u64 = limits::MAX_SMB_PAGE_SIZE as u64 / 1024;
 const DEFAULT_FLUSH_TIMEOUT_MS: u32 = limits::DEFAULT_FLUSH_TIMEOUT.as_millis() as u32;
 
 /// Judges the counters of one session.
@@ -128,9 +130,18 @@ impl<'a> Counters<'a> {
             );
         }
         if let Some(count @ 1..) = buffer.abi_violations {
-            let why = "a producer broke the rules of shared memory; its data there is left out";
-            let advice = "see the service's log for the producer, and update it".to_owned();
-            lost("malformed_chunk", chunks(count, 0), why, Some(advice));
+            if (1..LARGEST_CHUNK_KB).contains(&self.buffer_size_kb(index, buffer)) {
+                let why = format!(
+                    "did not fit into the buffer, because a chunk may have up to {}",
+                    Bytes(LARGEST_CHUNK_KB << 10)
+                );
+                let advice = self.buffer_of(index, buffer, LARGEST_CHUNK_KB, "or more");
+                lost("chunk_too_large", chunks(count, 0), &why, Some(advice));
+            } else {
+                let why = "a producer broke the rules of shared memory; its data there is left out";
+                let advice = "see the service's log for the producer, and update it".to_owned();
+                lost("malformed_chunk", chunks(count, 0), why, Some(advice));
+            }
         }
         if let Some(count @ 1..) = buffer.chunks_overwritten {
             let bytes = buffer.bytes_overwritten.unwrap_or(0);

@@ -437,17 +437,7 @@ fn copy(trace: impl Read, out: &mut dyn Write) -> Result<Outcome, Failure> {
 
 /// Reports on stderr the parts that were not converted; returns the exit code.
 fn tell(name: &str, outcome: &Outcome) -> Result<u8, ConvertError> {
-    if outcome.packets == 0 {
-        let explanation = match (outcome.damages.first(), outcome.end.cut) {
-            (Some(first), _) => nothing_read(first),
-            (None, Some(cut)) => cut.to_string(),
-            (None, None) => "is empty".to_owned(),
-        };
-        return Err(ConvertError::NothingRead {
-            name: name.to_owned(),
-            explanation,
-        });
-    }
+    check_not_empty(name, outcome)?;
     if let Some(cut) = outcome.end.cut {
         stderr::say(NAME, &format_args!("{name} {cut}"));
     }
@@ -462,4 +452,20 @@ fn tell(name: &str, outcome: &Outcome) -> Result<u8, ConvertError> {
         );
     }
     Ok(u8::from(outcome.damaged > 0))
+}
+
+/// Says what a file without packets is.
+fn check_not_empty(name: &str, outcome: &Outcome) -> Result<(), ConvertError> {
+    if outcome.packets == 0 {
+        let explanation = match (outcome.damages.first(), outcome.end.cut) {
+            (Some(first), _) => nothing_read(first),
+            (None, Some(cut)) => cut.to_string(),
+            (None, None) => "is empty".to_owned(),
+        };
+        return Err(ConvertError::NothingRead {
+            name: name.to_owned(),
+            explanation,
+        });
+    }
+    Ok(())
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::destination::Destination;
 use super::formats::{Format, SampleFormat, write};
-use super::{ConvertError, Failure, copy, each_packet};
+use super::{ConvertError, Failure, check_not_empty, copy, each_packet};
 use crate::samples::{EventId, Recording};
 use ferretto_trace_file::Input;
 
@@ -25,6 +25,7 @@ pub(crate) fn each_packet_of(trace: &Path, mut visit: impl FnMut(&[u8])) -> Resu
     });
     match read {
         Ok(outcome) => {
+            check_not_empty(&name, &outcome)?;
             let is_whole = outcome.end.cut.is_none() && outcome.damaged == 0;
             Ok(is_whole && compression.is_none())
         }

@@ -16,7 +16,7 @@ mod suitability;
 mod summary;
 mod targets;
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -25,6 +25,7 @@ use clap::CommandFactory;
 use ferretto_proto::messages::{Message, TraceConfig};
 use ferretto_proto::text::{Printer, TRACE_CONFIG};
 
+use crate::account::listed;
 use crate::convert::{self, losses};
 use crate::perfetto::{CommandLine, FAILURE, Filled, SUCCESS, Strictness};
 use crate::profiling::{Goal, Schedule, Take, Wish, arguments};
@@ -57,10 +58,14 @@ enum HeapError {
     #[error(transparent)]
     Symbolize(#[from] symbolize::SymbolizeError),
     #[error(
-        "no process was profiled: no program that ran carries the client, or the lines above say what was not recorded"
+        "no process was profiled: no program that ran carries the client, or none had a descriptor left to connect (`ulimit -n`), or the lines above \
+         say what was not recorded"
     )]
     NoProcess,
-    #[error("no allocation was sampled: little was allocated, or the lines above say what was not recorded")]
+    #[error(
+        "no allocation was sampled: little was allocated, or the programs had too few descriptors to connect (`ulimit -n`), or the lines above say \
+         what was not recorded"
+    )]
     NoSamples,
 }
 
@@ -156,31 +161,71 @@ fn record(arguments: &Args, prepared: Prepared, goal: &Goal, find_service: FindS
         command: prepared.command,
         below: None,
     };
-    // Nobody else finds the profiler of a service that is our own.
-    let others = Cell::new(Others::Seen);
+    let profiler = RefCell::new(Profiler::OfOthersToo);
     let mut find_service = || {
         let service = find_service()?;
-        if service.started.is_some() {
-            others.set(Others::Hidden);
+        if let Some(started) = &service.started {
+            profiler.replace(Profiler::Own {
+                socket: started.heap_socket.clone(),
+            });
         }
         Ok(service)
     };
     wish.record(&mut find_service, |filled| {
-        finish(arguments, goal, filled, others.get())
+        finish(arguments, goal, filled, &profiler.borrow())
     })
 }
 
-/// Whether programs other than the command may have been profiled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Others {
-    Hidden,
-    Seen,
+/// The heap profiler of the recording.
+#[derive(Debug)]
+enum Profiler {
+    /// That of a service that is our own: no programs but the command's find it, at this socket.
+    Own { socket: Option<OsString> },
+    /// It may have profiled other programs, too.
+    OfOthersToo,
 }
 
 /// Makes a profile of a trace, and shows it.
-fn finish(arguments: &Args, goal: &Goal, filled: &Filled, others: Others) -> Result<(), HeapError> {
+fn finish(arguments: &Args, goal: &Goal, filled: &Filled, profiler: &Profiler) -> Result<(), HeapError> {
     let root = filled.recorded.command;
-    let mut recording = read(&filled.trace, root.filter(|_| others == Others::Seen))?;
+    let recording = read(
+        &filled.trace,
+        root.filter(|_| matches!(profiler, Profiler::OfOthersToo)),
+    )?;
+    let profiled = recording.profile.heaps.iter().map(|heap| heap.pid).collect();
+    let shown = show(arguments, goal, filled, recording);
+    if root.is_some() {
+        tell_of_survivors(&profiled, profiler);
+    }
+    shown
+}
+
+/// Tells which processes the command has left behind.
+fn tell_of_survivors(profiled: &HashSet<u32>, profiler: &Profiler) {
+    let socket = match profiler {
+        Profiler::Own { socket } => socket.as_deref(),
+        Profiler::OfOthersToo => None,
+    };
+    let survivors = targets::survivors(profiled, socket);
+    let name = |survivor: &targets::Survivor| format!("{} ({})", survivor.pid, survivor.name);
+    let Some(names) = listed(&survivors, name) else {
+        return;
+    };
+    let how = match socket {
+        Some(_) => {
+            "to have all of it, keep the program in the foreground; or start `ferretto traced` and `ferretto heapprofd` before the program, \
+             for `ferretto heap -p PID`"
+        }
+        None => "`ferretto heap -p PID` records it from now on",
+    };
+    say(&format_args!(
+        "still running, and not recorded any more, because the recording ends with the command: {names}; {how}"
+    ));
+}
+
+/// Shows a profile, and writes it if another format than that of the trace is wanted.
+fn show(arguments: &Args, goal: &Goal, filled: &Filled, mut recording: Recording) -> Result<(), HeapError> {
+    let root = filled.recorded.command;
     if let (Some(pid), Some(program)) = (root, arguments.command.first()) {
         let name = Path::new(program).file_name().unwrap_or(OsStr::new(""));
         recording

@@ -1,9 +1,12 @@
-//! The running processes that the flags name, checked before anything is recorded: whether they are there, and carry the client.
+//! Running processes: those that the flags name, checked before anything is recorded, and those that a command leaves behind.
 //!
 //! [`run`](super::run) calls it.
 
+use std::collections::HashSet;
+use std::ffi::OsStr;
+
 use ferretto_heap_client::LIBRARY_FILE;
-use ferretto_heap_client::handshake::MARK;
+use ferretto_heap_client::handshake::{HEAP_SOCK_NAME, MARK};
 
 /// A process that cannot be profiled.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +38,39 @@ pub(super) fn check(pids: &[i32]) -> Result<(), TargetError> {
         }
     }
     Ok(())
+}
+
+/// A process that goes on though its recording has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Survivor {
+    pub(super) pid: u32,
+    pub(super) name: String,
+}
+
+/// Returns the processes that still carry the client, of those that were profiled or were to look for the profiler at this `socket`.
+pub(super) fn survivors(profiled: &HashSet<u32>, socket: Option<&OsStr>) -> Vec<Survivor> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let read = |pid: u32, file: &str| std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    let variable = socket.map(|socket| [HEAP_SOCK_NAME.as_bytes(), b"=", socket.as_encoded_bytes()].concat());
+    let looks_there = |pid| {
+        let wanted = variable.as_deref();
+        wanted.is_some_and(|wanted| {
+            read(pid, "environ")
+                .split(|byte| *byte == 0)
+                .any(|it| it == wanted)
+        })
+    };
+    let mut survivors: Vec<Survivor> = pids
+        .filter(|pid| profiled.contains(pid) || looks_there(*pid))
+        .filter(|pid| carries_client(&read(*pid, "maps")))
+        .map(|pid| Survivor {
+            pid,
+            name: String::from_utf8_lossy(read(pid, "comm").trim_ascii()).into_owned(),
+        })
+        .collect();
+    survivors.sort_by_key(|survivor| survivor.pid);
+    survivors
 }
 
 /// Whether a process has the client's mark among its mappings.

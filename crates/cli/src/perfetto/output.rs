@@ -1,9 +1,10 @@
 //! The output of a recording: a file, a pipe or stdout, with the packets that go into it.
 //!
 //! [`record`](super::record) uses it. It opens the output before it asks the service for anything, so that an unwritable output costs no recording.
-//! It empties a file only when the service is asked to record, so that a mistake that shows before, or a missing service, leaves an earlier trace as
-//! it was. What the service then refuses costs the earlier trace, as with upstream's. If an output cannot take
-//! everything, it keeps the complete packets that it took. [`Output::discard`] removes a file without any.
+//! It empties a file only when the first data are about to come, so that a mistake, a missing service, or one that refuses, leaves an earlier trace as
+//! it was. Only a file that is filled during the recording is emptied before the service is asked, because nobody can tell when the service begins to
+//! write: what it refuses then costs the earlier trace, as with upstream's. If an output cannot take everything, it keeps the complete packets that it
+//! took. [`Output::discard`] removes a file without any.
 //!
 //! A trace file is one encoded `perfetto.protos.Trace`: every packet is its field 1, length-delimited. Only whole packets
 //! are ever written, so a file cut off between two of them is still a trace.
@@ -180,17 +181,27 @@ impl Output {
         }
     }
 
-    /// Empties a file, because the recording starts and `writer` will fill it.
-    pub(crate) fn begin(&mut self, writer: Writer) -> io::Result<()> {
-        match &mut self.stream {
-            Stream::File(file) if self.origin == Some(Origin::Untouched) => {
-                file.set_len(0)?;
-                self.origin = Some(Origin::Emptied);
-            }
-            Stream::File(_) => {}
-            Stream::Pipe(pipe) => pipe.stop_reading(writer),
+    /// Notes that `writer` will fill it, if the service agrees. A file keeps its content.
+    pub(crate) fn expect(&mut self, writer: Writer) {
+        if let Stream::Pipe(pipe) = &mut self.stream {
+            pipe.stop_reading(writer);
         }
         self.writer = Some(writer);
+    }
+
+    /// Empties a file, because `writer` fills it now. What the service has written already stays.
+    pub(crate) fn begin(&mut self, writer: Writer) -> io::Result<()> {
+        self.expect(writer);
+        self.cut_earlier_trace()
+    }
+
+    /// Cuts an earlier trace off the end of a file, behind what the service has written: its descriptor shares our position.
+    fn cut_earlier_trace(&mut self) -> io::Result<()> {
+        if let (Stream::File(file), Some(Origin::Untouched)) = (&mut self.stream, self.origin) {
+            let written = file.stream_position()?;
+            file.set_len(written)?;
+            self.origin = Some(Origin::Emptied);
+        }
         Ok(())
     }
 
@@ -274,6 +285,8 @@ impl Output {
     /// Returns its size in bytes; `None` if the service writes it and it is no file.
     pub(crate) fn size(&self) -> Option<u64> {
         match (self.writer, self.origin) {
+            // The rest is an earlier trace.
+            (Some(Writer::Service), Some(Origin::Untouched)) => self.stream.file().stream_position().ok(),
             (Some(Writer::Service), Some(_)) => {
                 self.stream.file().metadata().ok().map(|metadata| metadata.len())
             }
@@ -312,6 +325,8 @@ impl Output {
         let _ = self.finish();
         let size = self.size().unwrap_or(0);
         if self.writer.is_some() && size > 0 {
+            // If this fails, an earlier trace follows the data.
+            let _ = self.cut_earlier_trace();
             return Some(size);
         }
         self.discard();
@@ -323,12 +338,16 @@ impl Output {
         self.stream.file().set_len(cut.offset)
     }
 
-    /// Returns the free space in bytes at the place of a file.
+    /// Returns the space in bytes that a file may take: what is free, and what an earlier trace has.
     pub(crate) fn room(&self) -> Option<u64> {
-        self.origin?;
+        let earlier = match self.origin? {
+            Origin::Untouched => self.stream.file().metadata().ok()?.blocks().saturating_mul(512),
+            Origin::Created | Origin::Emptied => 0,
+        };
         let filesystem = rustix::fs::fstatvfs(self.stream.file()).ok()?;
+        let free = filesystem.f_bavail.saturating_mul(filesystem.f_frsize);
         // Some network filesystems do not report it.
-        (filesystem.f_blocks > 0).then(|| filesystem.f_bavail.saturating_mul(filesystem.f_frsize))
+        (filesystem.f_blocks > 0).then(|| free.saturating_add(earlier))
     }
 
     /// Removes a file that this recording created or emptied, unless another file is now at its path. Pipes, devices and unchanged files remain.

@@ -7,6 +7,8 @@ use std::fs::{File, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use ferretto_recorder::FileName;
 
@@ -87,14 +89,42 @@ impl Folder {
         draft.file.write_all(state)?;
         draft.rename()
     }
+}
 
-    /// Returns the bytes of the disk that this user may still write.
+/// The disk of the folder, of which the recorder leaves some bytes free. Clones share this number.
+#[derive(Debug, Clone)]
+pub(super) struct Disk {
+    folder: PathBuf,
+    leave_free: Arc<AtomicU64>,
+}
+
+impl Disk {
+    /// The disk of this folder.
+    pub(super) fn of(folder: &Path, leave_free: u64) -> Disk {
+        Disk {
+            folder: folder.to_owned(),
+            leave_free: Arc::new(leave_free.into()),
+        }
+    }
+
+    /// Returns the folder.
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Changes how many bytes stay free.
+    pub(super) fn set_leave_free(&self, bytes: u64) {
+        self.leave_free.store(bytes, Relaxed);
+    }
+
+    /// Returns the bytes that the recorder may still write.
     pub(super) fn free(&self) -> u64 {
-        match rustix::fs::statvfs(&self.path) {
+        let free = match rustix::fs::statvfs(&self.folder) {
             // Some network filesystems do not report it.
             Ok(disk) if disk.f_blocks > 0 => disk.f_bavail.saturating_mul(disk.f_frsize),
             _ => u64::MAX,
-        }
+        };
+        free.saturating_sub(self.leave_free.load(Relaxed))
     }
 }
 

@@ -180,6 +180,8 @@ struct Thread {
 impl Thread {
     fn run(mut self, token: u64) {
         let end = self.record();
+        // What came before a read broke off.
+        self.write();
         if let Err(reason) = end {
             // It fails only when the recorder has ended.
             let _ = self.reports.ends.send((token, reason));
@@ -438,8 +440,11 @@ mod tests {
 
     use ferretto_ipc::reactor::Reactor;
 
+    use ferretto_recorder::SessionName;
+
     use super::*;
-    use crate::recorder::folder::Folder;
+    use crate::recorder::folder::{Disk, Folder};
+    use crate::recorder::ring;
 
     fn names(folder: &Path) -> Vec<String> {
         let entries = std::fs::read_dir(folder).unwrap();
@@ -482,6 +487,61 @@ mod tests {
             .collect();
         assert_eq!(answered, [(1, true), (2, true), (3, true)]);
         assert_eq!(names(root.path()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_comes_with_the_end_of_the_service_is_in_the_ring() {
+        use ferretto_ipc::host::{HostLimits, PeerIdentitySource, Reply};
+        use ferretto_ipc::ports::{CONSUMER_PORT, ServiceDescriptor};
+        use ferretto_ipc::reactor::{Events, Token};
+        use ferretto_ipc::{HostConnection, Stream};
+
+        static SERVICES: [&ServiceDescriptor; 1] = [&CONSUMER_PORT];
+        let root = tempfile::tempdir().unwrap();
+        let socket = root.path().join("consumer");
+        let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let service = std::thread::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            let mut stream = Stream::from_fd(stream.into()).unwrap();
+            let limits = HostLimits::default();
+            let mut host = HostConnection::new(&SERVICES, PeerIdentitySource::Kernel, limits);
+            let mut reactor = Reactor::new().unwrap();
+            reactor.register(&stream, Token(1), host.interest()).unwrap();
+            loop {
+                reactor.wait(&mut Events::new(), None).unwrap();
+                stream.read_into(&mut host, &mut [0; 4096]).unwrap();
+                host.begin_turn();
+                let mut asked = None;
+                while let Some(request) = host.next_request().unwrap() {
+                    asked = (request.method == "ReadBuffers").then_some(request.reply_to);
+                }
+                if let Some(to) = asked {
+                    let mut packets = Writer::new();
+                    packets.nested(2, |slice| {
+                        slice.bytes_field(1, b"packet");
+                        slice.varint_field(2, 1);
+                    });
+                    host.reply(to, Reply::more(packets.as_slice().to_vec())).unwrap();
+                    stream.flush(host.outgoing()).unwrap();
+                    return;
+                }
+                stream.flush(host.outgoing()).unwrap();
+            }
+        });
+        let reactor = Reactor::new().unwrap();
+        let ((seals, _results), (ends, ended)) = (channel(), channel());
+        let waker = reactor.waker();
+        let session = SessionName::new("a").unwrap();
+        let ring = Ring::new(&Disk::of(root.path(), 0), &session, 1, 1000);
+        let address: Address = socket.to_str().unwrap().parse().unwrap();
+        let journal = Journal::start(&address, &[], ring, 7, Reports { seals, ends, waker }).unwrap();
+        service.join().unwrap();
+        assert_eq!(ended.recv_timeout(PATIENCE).unwrap().0, 7);
+        let left = ring::leftovers(root.path(), |_| false).unwrap();
+        assert_eq!(left.len(), 1);
+        let content = std::fs::read(&left[0].segments[0].path).unwrap();
+        assert_eq!(content, [&[0x0a, 6][..], b"packet"].concat());
+        drop(journal);
     }
 
     /// A ring's segments of these numbers and contents.

@@ -7,7 +7,8 @@
 //! Segments are numbered. A number that is missing is data that are missing: a segment that made room, or packets that could not be written. Whoever puts
 //! segments together has to [mark](MARKS) that, because readers understand packets by what their sequence said before.
 //!
-//! Guarantee: the files of a run have at most the bytes that were allowed, at every moment.
+//! Guarantee: the files of a run have at most the bytes that were allowed, at every moment. They do not grow while the disk has no more than it is to
+//! leave free: then too the newest data take the place of the oldest.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -17,6 +18,7 @@ use std::path::{Path, PathBuf};
 use ferretto_recorder::SessionName;
 use ferretto_wire::decode_varint;
 
+use super::folder::Disk;
 use crate::private_file;
 use ferretto_trace_file::PACKET_TAG;
 
@@ -41,10 +43,13 @@ pub(super) struct Segment {
 /// The ring of a run of a session, see the [module](self).
 #[derive(Debug)]
 pub(super) struct Ring {
+    disk: Disk,
     /// The path of a segment without its number.
     stem: PathBuf,
     /// The room for data.
     limit: u64,
+    /// The room for data until the disk has more to give: what the ring had when that ended.
+    limit_of_disk: Option<u64>,
     next: u64,
     head: Option<Segment>,
     /// The oldest first; the last one is open.
@@ -58,10 +63,12 @@ pub(super) struct Ring {
 
 impl Ring {
     /// Begins a run, which is told apart from others by the time of its start. A file that is made of it has at most `limit` bytes.
-    pub(super) fn new(folder: &Path, session: &SessionName, run: i64, limit: u64) -> Ring {
+    pub(super) fn new(disk: &Disk, session: &SessionName, run: i64, limit: u64) -> Ring {
         Ring {
-            stem: folder.join(format!("{PREFIX}{session}-{run:015}")),
+            disk: disk.clone(),
+            stem: disk.folder().join(format!("{PREFIX}{session}-{run:015}")),
             limit: limit - limit / MARKS,
+            limit_of_disk: None,
             next: 0,
             head: None,
             segments: VecDeque::new(),
@@ -91,6 +98,10 @@ impl Ring {
         {
             self.open = None;
         }
+        self.limit_of_disk = match self.disk.free() < bytes {
+            true => self.limit_of_disk.or_else(|| Some(self.bytes())),
+            false => None,
+        };
         let mut written = self.make_room(head + bytes).and_then(|()| self.write(packets));
         if written.as_ref().is_err_and(is_full) && self.give_up_oldest() {
             written = self.write(packets);
@@ -121,9 +132,18 @@ impl Ring {
         self.next += 1;
     }
 
+    fn bytes(&self) -> u64 {
+        self.segments().map(|segment| segment.bytes).sum()
+    }
+
     /// Deletes the oldest segments until there is room for so many bytes besides the others.
     fn make_room(&mut self, bytes: u64) -> io::Result<()> {
-        while self.segments.iter().map(|segment| segment.bytes).sum::<u64>() + bytes > self.limit {
+        let limit = self.limit_of_disk.unwrap_or(self.limit);
+        while self.segments.iter().map(|segment| segment.bytes).sum::<u64>() + bytes > limit {
+            if self.limit_of_disk.is_some() && self.segments.len() < 2 {
+                let reason = "the disk has only what is to stay free (leave_free in the settings)";
+                return Err(io::Error::new(io::ErrorKind::StorageFull, reason));
+            }
             let Some(oldest) = self.segments.pop_front() else {
                 break;
             };
@@ -315,6 +335,10 @@ mod tests {
         packet
     }
 
+    fn disk(folder: &Path) -> Disk {
+        Disk::of(folder, 0)
+    }
+
     fn content(segments: &[Segment]) -> Vec<u8> {
         segments
             .iter()
@@ -333,7 +357,7 @@ mod tests {
         ) {
             let folder = tempfile::tempdir().unwrap();
             let session = SessionName::new("a-b").unwrap();
-            let mut ring = Ring::new(folder.path(), &session, 17, limit);
+            let mut ring = Ring::new(&disk(folder.path()), &session, 17, limit);
             let head = packet(first, 0);
             ring.append(&head).unwrap();
             ring.rotate();
@@ -376,10 +400,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let name = |name| SessionName::new(name).unwrap();
         for (session, run) in [("a", 1), ("a", 2), ("b", 1)] {
-            let mut ring = Ring::new(folder.path(), &name(session), run, 1000);
+            let mut ring = Ring::new(&disk(folder.path()), &name(session), run, 1000);
             ring.append(&packet(run as usize, 0)).unwrap();
         }
-        let mut live = Ring::new(folder.path(), &name("a"), 3, 1000);
+        let mut live = Ring::new(&disk(folder.path()), &name("a"), 3, 1000);
         live.append(&packet(1, 0)).unwrap();
         let in_use = |path: &Path| live.segments().any(|segment| segment.path == path);
         let found = leftovers(folder.path(), in_use).unwrap();
@@ -398,7 +422,7 @@ mod tests {
         if let Err(error) = rustix::mount::mount("ferretto-test", folder, "tmpfs", flags, c"size=128k") {
             return println!("skipped: cannot mount a small disk: {error}");
         }
-        let mut ring = Ring::new(folder, &SessionName::new("a").unwrap(), 1, 80 << 10);
+        let mut ring = Ring::new(&disk(folder), &SessionName::new("a").unwrap(), 1, 80 << 10);
         ring.append(&packet(10, 0)).unwrap();
         ring.rotate();
         let mut append = |fill: u8| ring.append(&packet(4000, fill));
@@ -414,9 +438,40 @@ mod tests {
     }
 
     #[test]
+    fn a_ring_does_not_grow_while_the_disk_has_only_what_is_to_stay_free() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let disk = disk(folder);
+        let session = SessionName::new("a").unwrap();
+        let mut ring = Ring::new(&disk, &session, 1, 80 << 10);
+        ring.append(&packet(10, 0)).unwrap();
+        ring.rotate();
+        (1..=15).for_each(|fill| ring.append(&packet(4000, fill)).unwrap());
+        let on_disk = || content(&leftovers(folder, |_| false).unwrap()[0].segments);
+        let before = on_disk().len();
+        disk.set_leave_free(u64::MAX);
+        for fill in 16..=60 {
+            ring.append(&packet(4000, fill)).unwrap();
+            let content = on_disk();
+            assert!(content.len() <= before, "{} of {before}", content.len());
+            let newest = [fill - 1, fill].map(|fill| packet(4000, fill)).concat();
+            assert!(content.starts_with(&packet(10, 0)) && content.ends_with(&newest));
+        }
+        // One that has nothing cannot begin.
+        let mut late = Ring::new(&disk, &SessionName::new("late").unwrap(), 1, 80 << 10);
+        let error = late.append(&packet(10, 0)).unwrap_err();
+        assert!(error.to_string().contains("leave_free"), "{error}");
+        // There is room again.
+        disk.set_leave_free(0);
+        (61..=70).for_each(|fill| ring.append(&packet(4000, fill)).unwrap());
+        late.append(&packet(10, 0)).unwrap();
+        assert!(on_disk().len() > before);
+    }
+
+    #[test]
     fn packets_that_are_missing_leave_a_number_out() {
         let folder = tempfile::tempdir().unwrap();
-        let mut ring = Ring::new(folder.path(), &SessionName::new("a").unwrap(), 1, 1000);
+        let mut ring = Ring::new(&disk(folder.path()), &SessionName::new("a").unwrap(), 1, 1000);
         let numbers = |ring: &Ring| ring.segments().map(|segment| segment.number).collect::<Vec<_>>();
         ring.append(&packet(10, 0)).unwrap();
         ring.rotate();

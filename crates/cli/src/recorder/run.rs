@@ -28,7 +28,7 @@ use rustix::fs::inotify;
 
 use super::configs::{self, Configs, CrashSafe};
 use super::control::{self, Client, Heard, MOST_CLIENTS};
-use super::folder::{self, Folder};
+use super::folder::{self, Disk, Folder};
 use super::journal::{self, Answer, Journal, Reports};
 use super::listener::Listener;
 use super::live::{Event, LiveSession};
@@ -85,6 +85,7 @@ struct Daemon {
     /// Which files were uploaded.
     uploaded: Uploaded,
     folder: Folder,
+    disk: Disk,
     recorder: Recorder,
     reactor: Reactor,
     listener: UnixListener,
@@ -115,6 +116,8 @@ struct Daemon {
     ends: (Sender<SessionEnd>, Receiver<SessionEnd>),
     /// The remains of the rings of earlier runs, until they are sealed.
     salvages: HashMap<SealId, Leftover>,
+    /// Why sealing some of them has failed the last time.
+    failures: HashMap<SealId, String>,
     board: Board,
     /// When sessions are asked for their statistics, if there are metrics.
     ask_stats_at: Option<u64>,
@@ -179,6 +182,7 @@ impl Daemon {
             .and_then(|()| reactor.register(&changes, CONFIGS, Interest::Readable));
         prepared.map_err(|error| error.to_string())?;
         let conditions = Conditions::new(settings.conditions.clone());
+        let disk = Disk::of(&settings.folder, settings.leave_free);
         let mut daemon = Daemon {
             settings_file: settings_file.to_owned(),
             recorder: Recorder::new(&settings, files, counters),
@@ -189,6 +193,7 @@ impl Daemon {
             settings,
             uploaded: Uploaded::default(),
             folder,
+            disk,
             reactor,
             listener,
             changes,
@@ -204,6 +209,7 @@ impl Daemon {
             results: channel(),
             ends: channel(),
             salvages: HashMap::new(),
+            failures: HashMap::new(),
             ends_at: None,
             board: Board::default(),
             ask_stats_at: None,
@@ -244,7 +250,7 @@ impl Daemon {
         Now {
             monotonic: Duration::from_nanos(monotonic_now()),
             wall: i64::try_from(since_1970.as_millis()).unwrap_or(i64::MAX),
-            free: self.folder.free().saturating_sub(self.settings.leave_free),
+            free: self.disk.free(),
         }
     }
 
@@ -423,7 +429,7 @@ impl Daemon {
             return LiveSession::start(&socket, &config.encoded, token).map(Live::InMemory);
         };
         let ears = ears.as_ref().map(|ears| LiveSession::start(&socket, ears, token));
-        let ring = Ring::new(&self.settings.folder, name, self.now().wall, *ring);
+        let ring = Ring::new(&self.disk, name, self.now().wall, *ring);
         Ok(Live::CrashSafe {
             token: token.0,
             ears: ears.transpose()?,
@@ -516,10 +522,25 @@ impl Daemon {
     }
 
     fn seal_ended(&mut self, id: SealId, result: Result<Written, String>) {
-        if let Some(leftover) = self.salvages.remove(&id) {
-            leftover.delete();
+        match &result {
+            Ok(_) => {
+                if let Some(leftover) = self.salvages.remove(&id) {
+                    leftover.delete();
+                }
+            }
+            Err(reason) => {
+                if let Some(leftover) = self.salvages.get(&id)
+                    && self.failures.insert(id, reason.clone()).as_ref() != Some(reason)
+                {
+                    log::warning(format_args!(
+                        "{}: what is left of its ring stays and is tried again: {reason}",
+                        leftover.session
+                    ));
+                }
+            }
         }
-        self.recorder.seal_ended(id, result);
+        let now = self.now();
+        self.recorder.seal_ended(id, result, &now);
     }
 
     fn seal(&mut self, order: Order) {

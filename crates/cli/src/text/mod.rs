@@ -3,7 +3,7 @@
 //! [`applet`](crate::applet) calls it. The text is that of upstream's `traceconv text`, with the differences that [`Printer`] lists; compressed
 //! packets are printed expanded, inside `compressed_packets { … }`. Damage becomes a comment in its place, and a line on stderr. Exit codes: 0 when
 //! everything was printed, also if the file ends inside a packet (it may still be growing) or the reader of the text closed the pipe; 1 if the file
-//! is damaged, no trace, or cannot be read, or the text cannot be written; 2 for a wrong command line.
+//! is empty, damaged, no trace, or cannot be read, or the text cannot be written; 2 for a wrong command line.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -35,7 +35,7 @@ const TOLD: usize = 10;
 /// and little memory. Damaged places become comments, and what can be read around them is printed.
 ///
 /// Exits with 0 when all is printed, also if the file ends inside a packet, as one that is still being written does; with 1 if
-/// it is damaged or no trace.
+/// it is empty, damaged or no trace.
 #[derive(Debug, Parser)]
 #[command(name = "text", bin_name = NAME, disable_version_flag = true)]
 struct Args {
@@ -132,6 +132,7 @@ fn tell(name: &str, outcome: &Outcome) -> u8 {
     if outcome.damaged == 0 {
         if outcome.end.size == 0 {
             stderr::say(NAME, &format_args!("{name} is empty"));
+            return 1;
         }
         return 0;
     }

@@ -127,10 +127,11 @@ pub(crate) const CASES: &[Case] = &[
          trace: something else",
     ),
     Case::differs(
-        "a config that the service refuses costs the earlier trace",
+        "a config that the service refuses costs no earlier trace",
         REFUSED,
         "echo earlier >trace; perfetto -c refused.cfg --txt -o trace",
-        "exit status: 1",
+        "exit status: 1
+         trace: something else",
         "",
     ),
     Case::differs(

@@ -342,6 +342,16 @@ fn flate2_crc(bytes: &[u8]) -> u32 {
 }
 
 #[test]
+fn a_lack_of_memory_is_not_called_damage() {
+    // The header of a frame with a window of 128 MB.
+    let zstd = [0x28, 0xb5, 0x2f, 0xfd, 0x00, 17 << 3, 0x01, 0, 0];
+    let output = with_little_memory("info -", 64 << 10, |stdin| stdin.write_all(&zstd));
+    assert_eq!(output.status.code(), Some(1));
+    let said = "stdin cannot be read: there is too little memory to expand the file's zstd data at byte ";
+    assert!(stderr(&output).contains(said), "{}", stderr(&output));
+}
+
+#[test]
 fn a_compressed_file_that_is_no_trace_is_reported_with_its_format() {
     for format in FORMATS {
         let output = piped("info", &[], &format.compress(b"{\"traceEvents\": []}"));

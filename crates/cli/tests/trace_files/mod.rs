@@ -440,9 +440,24 @@ fn other_files_are_distinguished_from_damaged_traces() {
         assert_eq!((info.status.code(), stdout(&info)), (Some(1), ""), "{name}");
         assert!(stderr(&info).contains(said), "{name}: {}", stderr(&info));
         let text = run("text", &file, &[]);
-        // An empty file is the text of no packets.
-        assert_eq!(text.status.code(), Some(i32::from(!content.is_empty())), "{name}");
+        assert_eq!(text.status.code(), Some(1), "{name}");
         assert!(stderr(&text).contains(said), "{name}: {}", stderr(&text));
+    }
+    let empty = folder.path().join("empty");
+    for words in [
+        &["info"][..],
+        &["text"],
+        &["symbolize"],
+        &["convert", "--to", "text"],
+        &["convert", "--to", "pprof"],
+    ] {
+        let output = run(words[0], &empty, &words[1..]);
+        assert_eq!(output.status.code(), Some(1), "{words:?}");
+        assert!(
+            stderr(&output).contains("empty is empty"),
+            "{words:?}: {}",
+            stderr(&output)
+        );
     }
     for subcommand in ["info", "text"] {
         let missing = run(subcommand, &folder.path().join("missing"), &[]);

@@ -327,16 +327,22 @@ impl<'a> Parser<'a> {
 
     /// Compares the indentation of the closing line with the line that opened the innermost message: in an indented text they are equal.
     fn compare_indentation(&mut self, opening: Token) {
-        let indentation = |at: usize| {
-            let line_start = self.source[..at].rfind('\n').map_or(0, |newline| newline + 1);
-            let line = &self.source[line_start..];
-            let blank = line.len() - line.trim_start_matches([' ', '\t']).len();
-            (line_start, &line[..blank])
-        };
-        let (from, expected) = indentation(opening.start);
-        let (to, found) = indentation(self.next.start);
-        let first_in_its_line = to + found.len() == self.next.start;
-        if self.crooked.is_none() && from != to && first_in_its_line && found != expected {
+        if self.crooked.is_some() {
+            return;
+        }
+        let before = &self.source[..self.next.start];
+        let line = before.trim_end_matches([' ', '\t']);
+        // In one long line, looking for its beginning at each end would take quadratic time.
+        if !line.is_empty() && !line.ends_with('\n') {
+            return;
+        }
+        let found = &before[line.len()..];
+        let from = self.source[..opening.start]
+            .rfind('\n')
+            .map_or(0, |newline| newline + 1);
+        let opened = &self.source[from..];
+        let expected = &opened[..opened.len() - opened.trim_start_matches([' ', '\t']).len()];
+        if from != line.len() && found != expected {
             self.crooked = self.frames.last().map(|frame| Crooked {
                 name: frame.name,
                 from: line_number(self.source, opening.start),

@@ -211,9 +211,12 @@ impl Machine {
                         "a name twice"
                     );
                 }
-                self.leftovers.remove(&id);
+                // What could not be sealed stays.
+                if result.is_some() {
+                    self.leftovers.remove(&id);
+                }
                 self.recorder
-                    .seal_ended(id, result.ok_or_else(|| "no".to_owned()));
+                    .seal_ended(id, result.ok_or_else(|| "no".to_owned()), &now);
             }
             Event::Upload(which) => {
                 self.uploaded.extend(self.files.keys().nth(which).cloned());
@@ -378,6 +381,7 @@ proptest! {
         machine.happen(Event::Deletable(true));
         machine.happen(Event::Others(0));
         machine.set_settings();
+        machine.happen(Event::Pass(ROOM_PERIOD.as_millis() as u64));
         machine.settle();
         while !machine.writing.is_empty() {
             machine.happen(Event::Finish(0, Some(50)));
@@ -448,7 +452,7 @@ fn sealed(recorder: &mut Recorder, now: &Now) -> Option<FileName> {
         bytes: 100,
         is_cut: false,
     };
-    recorder.seal_ended(order.id, Ok(written));
+    recorder.seal_ended(order.id, Ok(written), now);
     assert!(matches!(recorder.poll(now), Some(Action::Tell(id, _)) if id == order.id));
     Some(order.file)
 }
@@ -526,8 +530,12 @@ fn a_full_disk_refuses_seals_and_nothing_else() {
 }
 
 #[test]
-fn on_a_full_disk_the_first_leftover_waits_for_room_and_holds_up_no_other_seal() {
-    let (mut recorder, mut now, name) = running(&Settings::default());
+fn on_a_full_disk_leftovers_wait_for_room_and_hold_up_no_other_seal() {
+    let settings = Settings {
+        quota: 1000,
+        ..Settings::default()
+    };
+    let (mut recorder, mut now, name) = running(&settings);
     now.free = 99;
     let crash = Reason::new("crash");
     let first = recorder.salvage(&name, &crash, 150, &now);
@@ -537,25 +545,51 @@ fn on_a_full_disk_the_first_leftover_waits_for_room_and_holds_up_no_other_seal()
         due.is_some_and(|due| due > now.monotonic && due <= now.monotonic + ROOM_PERIOD),
         "it is looked at again: {due:?}"
     );
-    // Those behind it would fill the disk.
-    let second = recorder.salvage(&name, &crash, 100, &now);
-    let no_room = Outcome::Refused(Refusal::NoRoom);
-    assert_eq!(recorder.poll(&now), Some(Action::Tell(second, no_room)));
+    let second = recorder.salvage(&name, &crash, 120, &now);
+    assert_eq!(recorder.poll(&now), None, "and so do those behind it");
     // A smaller file has room.
     now.free = 100;
     recorder.request(&name, &Reason::new("r"), Asker::Person, &now);
     assert!(sealed(&mut recorder, &now).is_some());
-    // Only the disk counts that others have filled: the quota never has this room.
-    let third = recorder.salvage(&name, &crash, Settings::default().quota, &now);
+    // The quota bounds them, with the file that is to be made of one.
+    let third = recorder.salvage(&name, &crash, 366, &now);
     let refused = std::iter::from_fn(|| recorder.poll(&now)).collect::<Vec<_>>();
     assert!(
         refused.contains(&Action::Tell(third, Outcome::Refused(Refusal::NoRoom))),
         "{refused:?}"
     );
-    now.free = 150;
-    assert!(
-        matches!(recorder.poll(&now), Some(Action::Seal(order)) if (order.id, order.most) == (first, 150))
-    );
+    now.free = 300;
+    for id in [first, second] {
+        let Some(Action::Seal(order)) = recorder.poll(&now) else {
+            panic!("{id:?} has room")
+        };
+        assert_eq!(order.id, id);
+        let written = Written {
+            bytes: 1,
+            is_cut: false,
+        };
+        recorder.seal_ended(id, Ok(written), &now);
+        assert!(matches!(recorder.poll(&now), Some(Action::Tell(told, _)) if told == id));
+    }
+}
+
+#[test]
+fn what_is_left_of_a_ring_stays_until_a_copy_is_complete() {
+    let (mut recorder, mut now, name) = running(&Settings::default());
+    let id = recorder.salvage(&name, &Reason::new("crash"), 100, &now);
+    for _ in 0..3 {
+        let Some(Action::Seal(order)) = recorder.poll(&now) else {
+            panic!("it is tried again")
+        };
+        assert_eq!(order.id, id);
+        recorder.seal_ended(id, Err("the disk is full".to_owned()), &now);
+        assert_eq!(recorder.poll(&now), None, "not at once, and nothing is refused");
+        assert_eq!(recorder.shelf().reserved(), 0);
+        let due = recorder.next_deadline(&now);
+        assert_eq!(due, Some(now.monotonic + ROOM_PERIOD));
+        now.monotonic += ROOM_PERIOD;
+    }
+    assert!(sealed(&mut recorder, &now).is_some());
 }
 
 #[test]
@@ -582,7 +616,7 @@ fn what_is_left_of_a_ring_takes_its_room_until_it_is_sealed() {
             bytes: 50,
             is_cut: false,
         };
-        recorder.seal_ended(order.id, Ok(written));
+        recorder.seal_ended(order.id, Ok(written), &now);
         assert!(matches!(recorder.poll(&now), Some(Action::Tell(..))));
     }
     assert_eq!(recorder.shelf().used(), 100);
@@ -631,7 +665,7 @@ fn a_session_that_ends_while_it_is_sealed_can_be_sealed_again_once_the_driver_ha
     let id = recorder.request(&name, &reason, Asker::Machine, &now);
     let under_way = Outcome::Refused(Refusal::UnderWay);
     assert_eq!(recorder.poll(&now), Some(Action::Tell(id, under_way)));
-    recorder.seal_ended(order.id, Err("the session has ended".to_owned()));
+    recorder.seal_ended(order.id, Err("the session has ended".to_owned()), &now);
     assert!(matches!(recorder.poll(&now), Some(Action::Tell(id, _)) if id == order.id));
     assert_eq!((recorder.open_requests(), recorder.shelf().reserved()), (0, 0));
     recorder.request(&name, &reason, Asker::Person, &now);
@@ -660,13 +694,13 @@ fn requests_for_one_session_are_carried_out_one_after_the_other_and_hold_up_no_o
     };
     assert_eq!(orders(&mut recorder), [first, elsewhere]);
     // The first one may fail: the next ones do not depend on it.
-    recorder.seal_ended(first, Err("the disk is full".to_owned()));
+    recorder.seal_ended(first, Err("the disk is full".to_owned()), &now);
     assert_eq!(orders(&mut recorder), [second]);
     let written = Written {
         bytes: 1,
         is_cut: false,
     };
-    recorder.seal_ended(second, Ok(written));
+    recorder.seal_ended(second, Ok(written), &now);
     assert_eq!(orders(&mut recorder), [third]);
 }
 

@@ -101,6 +101,15 @@ fn any_damage_is_survived_and_told() {
 }
 
 #[test]
+fn an_empty_file_is_an_error() {
+    let error = tables(b"").err().unwrap();
+    assert!(
+        matches!(&error, Error::NoTrace(what) if what == "is empty"),
+        "{error}"
+    );
+}
+
+#[test]
 fn what_is_no_trace_is_an_error() {
     for bytes in [&b"{\"traceEvents\": []}"[..], b"no trace at all"] {
         let error = tables(bytes).err().unwrap();

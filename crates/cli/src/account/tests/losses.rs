@@ -92,6 +92,46 @@ fn fields_that_no_flag_sets_are_advised_with_a_config_to_put_them_into() {
 }
 
 #[test]
+fn a_buffer_that_is_smaller_than_a_chunk_is_blamed_itself() {
+    let with_buffer = |size_kb: u32, wording| {
+        let config = TraceConfig {
+            buffers: vec![trace_config::BufferConfig {
+                size_kb: Some(size_kb),
+                ..Default::default()
+            }],
+            ..asking_for(&["linux.ftrace"])
+        };
+        let stats = TraceStats {
+            buffer_stats: vec![BufferStats {
+                abi_violations: Some(2),
+                ..Default::default()
+            }],
+            ..Default::default()
+        };
+        let account = Account::of(&Case {
+            stats: Some(&stats),
+            ..Case::of(&config, wording)
+        });
+        let finding = account
+            .findings
+            .into_iter()
+            .find(|finding| finding.severity == Severity::Loss);
+        let finding = finding.unwrap();
+        (finding.cause, finding.sentence(), finding.advice.unwrap())
+    };
+    let (cause, sentence, advice) = with_buffer(1, Wording::Flags);
+    assert_eq!(cause, "chunk_too_large");
+    assert_eq!(
+        sentence,
+        "2 chunks of buffer 0: did not fit into the buffer, because a chunk may have up to 32.0 KiB"
+    );
+    assert_eq!(advice, "raise the buffer to 32.0 KiB or more with -b 32kb");
+    let (_, _, advice) = with_buffer(31, Wording::Config);
+    assert_eq!(advice, "raise buffers[0].size_kb from 31 to 32 or more");
+    assert_eq!(with_buffer(32, Wording::Flags).0, "malformed_chunk");
+}
+
+#[test]
 fn whatever_is_missing_of_a_cpu_profile_is_reported_with_its_cause() {
     let mut evidence = Evidence::default();
     let mut tell = |fill: fn(&mut write::PerfSample<'_>)| {

@@ -66,7 +66,7 @@ fn end(adviser: &mut Adviser<'_>) {
     } else if config.max_file_size_bytes.unwrap_or_default() == 0 {
         adviser.hint(
             "write_into_file",
-            "with neither duration_ms nor max_file_size_bytes the file grows until Ctrl-C or until the disk is full",
+            "with neither duration_ms nor max_file_size_bytes the file grows until somebody ends the recording or the disk is full",
             "write for example `max_file_size_bytes: 1000000000`",
         );
     }

@@ -106,7 +106,12 @@ impl Recorder<'_> {
             Call::ReadBuffers => Writer::Us,
             _ => return Ok(None),
         };
-        output.begin(writer)?;
+        let is_streamed = self.knowledge.config.write_into_file == Some(true);
+        match call {
+            Call::CloneSession => output.expect(writer),
+            Call::EnableTracing if !is_streamed => output.expect(writer),
+            _ => output.begin(writer)?,
+        }
         match writer {
             Writer::Service => output.descriptor().map(Some),
             Writer::Us => Ok(None),

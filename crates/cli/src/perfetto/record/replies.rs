@@ -75,7 +75,15 @@ impl Recorder<'_> {
                 self.session.attached(config, now());
             }
             (_, Ok(ConsumerReply::SessionCloned(response))) => {
-                self.session.cloned(cloned(&self.job, &response), now());
+                let cloned = cloned(&self.job, &response);
+                let begun = match (&cloned, &mut self.output) {
+                    (Ok(writer), Some(output)) => output.begin(*writer),
+                    _ => Ok(()),
+                };
+                match begun {
+                    Ok(()) => self.session.cloned(cloned, now()),
+                    Err(error) => self.session.output_failed(why(&error)),
+                }
             }
             (ConsumerMethod::QueryServiceState, state) => {
                 let state = match &state {

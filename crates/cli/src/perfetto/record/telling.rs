@@ -91,17 +91,28 @@ impl Recorder<'_> {
                 None => self.console.notice(format_args!("recording while {name} runs")),
             };
         }
-        let upstreams = match duration {
-            Some(duration) => {
-                let seconds = duration.as_millis().div_ceil(1000);
-                format!("Connected to the Perfetto traced service, TTL: {seconds}s")
-            }
-            None => "Connected to the Perfetto traced service, starting tracing".to_owned(),
-        };
-        match (self.console.voice().program, duration, &self.awaited) {
-            (Program::Perfetto, Some(_), _) => self.console.notice(upstreams),
+        let program = self.console.voice().program;
+        if program == Program::Perfetto {
+            self.console.notice(match duration {
+                Some(duration) => {
+                    let seconds = duration.as_millis().div_ceil(1000);
+                    format!("Connected to the Perfetto traced service, TTL: {seconds}s")
+                }
+                None => "Connected to the Perfetto traced service, starting tracing".to_owned(),
+            });
+        }
+        if let Job::StartAndDetach(key) = &self.job {
+            let stop = format!("`{} --attach {key} --stop` ends it", program.name());
+            return self.console.notice(match (duration, &self.awaited) {
+                (Some(duration), None) => {
+                    format!("the service records on for {}; {stop} earlier", Elapsed(duration))
+                }
+                (None, _) | (_, Some(_)) => format!("the service records on; {stop}"),
+            });
+        }
+        match (program, duration, &self.awaited) {
+            (Program::Perfetto, Some(_), _) => {}
             (Program::Perfetto, None, _) => {
-                self.console.notice(upstreams);
                 self.console
                     .notice("Ctrl-C ends the recording and keeps the data");
             }

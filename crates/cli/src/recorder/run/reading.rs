@@ -25,6 +25,7 @@ impl Daemon {
                     ));
                 }
                 self.recorder.set_settings(&settings);
+                self.disk.set_leave_free(settings.leave_free);
                 self.conditions.replace(settings.conditions.clone());
                 self.look_at = (self.conditions.all().count() > 0).then(monotonic_now);
                 let (sessions, folder, socket, metrics) = fixed(&self.settings);

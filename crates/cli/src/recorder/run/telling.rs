@@ -10,6 +10,7 @@ impl Daemon {
         if let Some(leftover) = self.salvages.remove(&id) {
             leftover.delete();
         }
+        self.failures.remove(&id);
         let request = self.requests.remove(&id).unwrap_or_default();
         let asker = self.askers.remove(&id);
         match outcome {
