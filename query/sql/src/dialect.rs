@@ -25,7 +25,7 @@ use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
 
 pub(crate) use definition::{Function, Returns};
 pub(crate) use macros::Macros;
-pub(crate) use names::replace_name;
+pub(crate) use names::{number_repeated, replace_name};
 pub(crate) use tokens::{PATTERN, regular_expression};
 pub(crate) use virtual_table::{IfTaken, Kind, Side, SpanJoin};
 
@@ -94,6 +94,7 @@ fn tokenized(sql: &str) -> Result<Vec<TokenWithSpan>> {
     let mut tokens = Tokenizer::new(&GenericDialect {}, sql)
         .tokenize_with_location()
         .map_err(|error| DataFusionError::Plan(format!("the SQL cannot be read: {error}")))?;
+    tokens::hexadecimal_numbers(&mut tokens);
     tokens::name_in_brackets(&mut tokens);
     tokens.retain(|token| !matches!(token.token, Token::Whitespace(_)));
     Ok(tokens)

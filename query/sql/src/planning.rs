@@ -2,7 +2,7 @@
 //!
 //! A name that is no column may be that of a value in `SELECT`, in `WHERE`, `GROUP BY` and `HAVING` of that query; otherwise one in double quotes is a text. Only
 //! DataFusion knows what is a column there. So a statement with such a name is planned in vain, the name is replaced where the error points to, and the
-//! statement is planned again.
+//! statement is planned again. The same goes for columns of an answer that have one name.
 
 use datafusion::arrow::datatypes::{DataType, FieldRef};
 use datafusion::catalog::information_schema::INFORMATION_SCHEMA;
@@ -29,10 +29,12 @@ pub(crate) async fn plan(state: &SessionState, mut statement: Statement) -> Resu
             Ok(plan) => return Ok(plan),
             Err(error) => error,
         };
-        let Some((name, span)) = unknown(&error) else {
-            return Err(error);
+        let has_changed = match (unknown(&error), repeated(&error)) {
+            (Some((name, span)), _) => dialect::replace_name(&mut statement, name, span),
+            (None, Some(name)) => dialect::number_repeated(&mut statement, &name),
+            (None, None) => false,
         };
-        if !dialect::replace_name(&mut statement, name, span) {
+        if !has_changed {
             return Err(error);
         }
     }
@@ -94,6 +96,17 @@ pub(crate) fn check_for_elsewhere(context: &SessionContext, plan: &LogicalPlan) 
         }
     })?;
     Ok(())
+}
+
+/// Returns the name of which an error says that two columns of an answer have it. Only its text tells.
+fn repeated(error: &DataFusionError) -> Option<String> {
+    let DataFusionError::Plan(text) = error.find_root() else {
+        return None;
+    };
+    let (_, rest) = text.split_once("require unique expression names but the expression \"")?;
+    let (expression, _) = rest.split_once("\" at position ")?;
+    let column = Column::from_qualified_name(expression);
+    Some(column.name)
 }
 
 /// Returns the name without a table that an error says is no column, and where it stands if it says so.

@@ -10,6 +10,13 @@ use super::starts_with;
 /// The modules that are here, besides those of the prelude, and their definitions.
 const MODULES: &[(&str, &str)] = &[
     (
+        "android.memory.heap_profile.summary_tree",
+        concat!(
+            include_str!("modules/stacks.sql"),
+            include_str!("modules/android_memory_heap_profile_summary_tree.sql")
+        ),
+    ),
+    (
         "counters.intervals",
         include_str!("modules/counters_intervals.sql"),
     ),
@@ -20,6 +27,13 @@ const MODULES: &[(&str, &str)] = &[
         concat!(
             include_str!("modules/counters_intervals.sql"),
             include_str!("modules/linux_cpu_idle.sql")
+        ),
+    ),
+    (
+        "linux.perf.samples",
+        concat!(
+            include_str!("modules/stacks.sql"),
+            include_str!("modules/linux_perf_samples.sql")
         ),
     ),
     ("sched.latency", ""),
@@ -37,6 +51,13 @@ const MODULES: &[(&str, &str)] = &[
         include_str!("modules/slices_time_in_state.sql"),
     ),
     ("slices.with_context", ""),
+    (
+        "stacks.cpu_profiling",
+        concat!(
+            include_str!("modules/stacks.sql"),
+            include_str!("modules/stacks_cpu_profiling.sql")
+        ),
+    ),
     ("time.conversion", ""),
 ];
 

@@ -1,5 +1,7 @@
-//! Replaces a name that is no column by what SQLite takes it for. [`planning`](crate::planning) says which.
+//! Gives names the meaning that they have for SQLite, where DataFusion refuses them: a name that is no column, and columns of one name.
+//! [`planning`](crate::planning) says which.
 
+use std::collections::HashSet;
 use std::ops::ControlFlow;
 
 use datafusion::common::Span;
@@ -31,6 +33,73 @@ pub(crate) fn replace_name(statement: &mut Statement, name: &str, span: Option<S
     };
     let _ = visit(statement, &mut texts);
     texts.has_replaced
+}
+
+/// Gives columns of an answer that have the name of another one a number, as SQLite does (`ts:1`). `name` is the name of two columns that DataFusion has met.
+/// Returns whether there was such a column.
+pub(crate) fn number_repeated(statement: &mut Statement, name: &str) -> bool {
+    let mut repeated = Repeated {
+        name,
+        has_numbered: false,
+    };
+    let _ = visit(statement, &mut repeated);
+    repeated.has_numbered
+}
+
+struct Repeated<'a> {
+    name: &'a str,
+    has_numbered: bool,
+}
+
+impl Repeated<'_> {
+    /// The name that a column of an answer has, if others may not have it.
+    fn name_of(&self, item: &SelectItem) -> Option<String> {
+        Some(match item {
+            SelectItem::UnnamedExpr(Expr::Identifier(column)) => column.value.clone(),
+            // Columns of several tables may have one name.
+            SelectItem::UnnamedExpr(Expr::CompoundIdentifier(parts)) => {
+                let column = &parts.last()?.value;
+                column.eq_ignore_ascii_case(self.name).then(|| column.clone())?
+            }
+            SelectItem::UnnamedExpr(value) => value.to_string(),
+            SelectItem::ExprWithAlias { alias, .. } => alias.value.clone(),
+            _ => return None,
+        })
+    }
+}
+
+impl VisitorMut for Repeated<'_> {
+    type Break = DataFusionError;
+
+    fn post_visit_select(&mut self, select: &mut Select) -> ControlFlow<DataFusionError> {
+        let is_wildcard =
+            |item: &SelectItem| matches!(item, SelectItem::Wildcard(_) | SelectItem::QualifiedWildcard(..));
+        let mut names = HashSet::new();
+        if select.projection.iter().any(is_wildcard) {
+            names.insert(self.name.to_lowercase());
+        }
+        for item in std::mem::take(&mut select.projection) {
+            let repeated = self
+                .name_of(&item)
+                .filter(|name| !names.insert(name.to_lowercase()));
+            select.projection.push(match (repeated, item) {
+                (Some(name), SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. }) => {
+                    self.has_numbered = true;
+                    let mut alias = format!("{name}:1");
+                    for number in 2.. {
+                        if names.insert(alias.to_lowercase()) {
+                            break;
+                        }
+                        alias = format!("{name}:{number}");
+                    }
+                    let alias = Ident::with_quote('"', alias);
+                    SelectItem::ExprWithAlias { expr, alias }
+                }
+                (_, item) => item,
+            });
+        }
+        ControlFlow::Continue(())
+    }
 }
 
 /// A name that is no column.

@@ -1,9 +1,10 @@
 //! What DataFusion's parser does not know, rewritten token by token:
 //! - `CREATE [OR REPLACE] PERFETTO TABLE|VIEW` loses its word `PERFETTO` and its columns;
 //! - `x GLOB 'pattern'` and `x NOT GLOB 'pattern'` become comparisons with a regular expression;
+//! - `0x1F` becomes a number;
 //! - `[name]` becomes a name in backticks, which is never a text;
 //! - `x IS y` and `x IS NOT y` become operators;
-//! - `CAST(x AS INT)` has 64 bits in the trace processor and 32 in DataFusion.
+//! - `CAST(x AS INT)` has 64 bits in the trace processor and 32 in DataFusion, and any name with these letters is such a type.
 
 use datafusion::error::{DataFusionError, Result};
 use datafusion::sql::sqlparser::keywords::Keyword;
@@ -17,6 +18,23 @@ pub(crate) const PATTERN: &str = "regex_of_glob";
 /// The operators of `IS` and `IS NOT` before a value.
 pub(super) const IS: &str = "IS";
 pub(super) const IS_NOT: &str = "IS NOT";
+
+/// Makes numbers of `0x1F`, which DataFusion takes for bytes, as `X'1F'`. The parser tells the two apart by nothing but their lengths. As in SQLite, a number
+/// with 64 bits may be negative.
+pub(super) fn hexadecimal_numbers(tokens: &mut [TokenWithSpan]) {
+    for TokenWithSpan { token, span } in tokens {
+        let Token::HexStringLiteral(digits) = token else {
+            continue;
+        };
+        let length = span.end.column.saturating_sub(span.start.column);
+        if span.start.line == span.end.line
+            && length == digits.len() as u64 + 2
+            && let Ok(number) = u64::from_str_radix(digits, 16)
+        {
+            *token = Token::Number((number as i64).to_string(), false);
+        }
+    }
+}
 
 /// Makes names of `[name]`. Behind a name or a parenthesis without space between them, brackets are DataFusion's: a place in a list. Space and comments are still
 /// among the tokens.
@@ -120,7 +138,7 @@ fn identities(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
     kept
 }
 
-/// Widens `CAST(.. AS INT)`.
+/// Makes `BIGINT` of the types of integers in `CAST`.
 fn casts(mut tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
     // For each open parenthesis, whether it is that of a cast.
     let mut open = Vec::new();
@@ -134,13 +152,12 @@ fn casts(mut tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
                 open.push(of_cast);
             }
             Token::RParen => {
-                let is_int = open.pop() == Some(true)
-                    && place > 2
-                    && is_word(&tokens[place - 2], "as")
-                    && ["int", "integer", "long"]
-                        .iter()
-                        .any(|word| is_word(&tokens[place - 1], word));
-                if is_int && let Token::Word(word) = &mut tokens[place - 1].token {
+                let of_type = open.pop() == Some(true) && place > 2 && is_word(&tokens[place - 2], "as");
+                if of_type
+                    && let Token::Word(word) = &mut tokens[place - 1].token
+                    && word.quote_style.is_none()
+                    && is_whole(&word.value.to_lowercase())
+                {
                     word.value = "BIGINT".to_owned();
                     word.keyword = Keyword::BIGINT;
                 }
@@ -149,6 +166,11 @@ fn casts(mut tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
         }
     }
     tokens
+}
+
+/// Whether a type is one of integers for SQLite, which asks whether its name has these letters. `LONG` is the trace processor's.
+fn is_whole(type_name: &str) -> bool {
+    type_name == "long" || type_name.contains("int") && type_name != "interval"
 }
 
 /// Makes comparisons with a regular expression of `GLOB`.

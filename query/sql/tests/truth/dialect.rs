@@ -91,6 +91,14 @@ const STATEMENTS: &[&str] = &[
     "select utid / 0 as a, utid % (utid - 1) as b, 1.5 / (utid - utid) as c, 7 / 2 as d, avg(dur) / count() as e from sched group by utid order by utid",
     "select name from thread where name regexp '^t' and name not regexp '[5-9]$' order by utid",
     "select glob('a*', 'abc') + like('A%', 'abc') as n, ifnull(null, 2) as two, coalesce(null, nullif(1, 1), 3) as three",
+    "select cast(dur / 1e3 as INT64) as a, cast('7x' as uint32) as b, cast(12.7 as tinyint) as c from sched order by id limit 5",
+    "select 0x1F + 1 as a, 0x10 as b, 0xffffffffffffffff as c, utid & 0xf as d from sched where utid != 0x0 order by id limit 5",
+    // Columns of one name.
+    "select *, ts from sched order by id limit 5",
+    "select dur, sched.*, sched.ts, utid from sched order by id limit 5",
+    "select ts, ts, count(), count(), 1, 1, dur as d, utid as d from sched group by ts, dur, utid order by ts, utid limit 5",
+    "select d, ts from (select *, dur as d, dur from sched) where dur > 1000 order by id limit 5",
+    "select thread.name, process.name, thread.* from thread join process using (upid) order by utid limit 5",
     // What is often asked.
     "select process.name as process, thread.name as thread, count() as n from sched_slice left join thread using (utid) left join process using (upid) group by 1, 2 order by n desc, 1, 2",
     "select ts, ts - lag(ts) over (partition by cpu order by ts, id) as since, lead(ts) over w - ts as until from sched window w as (partition by cpu order by ts, id) order by id limit 20",
@@ -189,7 +197,7 @@ async fn wrong_definitions_and_calls_are_named() {
         ("select str_split('a')", "str_split takes 3 values, not 1"),
         (
             "include perfetto module android.startup.startups; select 1",
-            "the module `android.startup.startups` is not here; there are counters.intervals, intervals.overlap",
+            "the module `android.startup.startups` is not here; there are android.memory.heap_profile.summary_tree, counters.intervals, intervals.overlap",
         ),
         (
             "include perfetto module slices.*",

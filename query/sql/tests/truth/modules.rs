@@ -1,6 +1,6 @@
 //! Modules of the trace processor's standard library.
 
-use super::{Rows, compare};
+use super::{Rows, ask, compare, generated, open};
 
 const STATEMENTS: &[&str] = &[
     "include perfetto module counters.intervals; select * from counter_leading_intervals!(counter) order by track_id, ts, id",
@@ -22,9 +22,33 @@ const SPARSE: &[&str] = &[
     "include perfetto module sched.time_in_state; select state, io_wait, blocked_function, dur from sched_time_in_state_for_thread_in_interval(trace_start(), trace_dur() / 2, 1) order by 1, 2, 3",
     "include perfetto module sched.time_in_state; select state, io_wait, cpu, blocked_function, dur from sched_time_in_state_and_cpu_for_thread_in_interval(trace_start() + trace_dur() / 3, trace_dur() / 3, 1) order by 1, 2, 3, 4",
     "include perfetto module linux.cpu.idle; select * from cpu_idle_counters order by id",
+    "include perfetto module linux.perf.samples; select * from linux_perf_samples_summary_tree where cumulative_count > 0 order by id",
+    "include perfetto module stacks.cpu_profiling; select ts, utid, ucpu, callsite_id, tid, thread_name, cpu from cpu_profiling_samples order by ts, utid, callsite_id",
+    "include perfetto module stacks.cpu_profiling; select * from cpu_profiling_summary_tree where cumulative_count > 0 order by id",
     "include perfetto module slices.cpu_time; select * from thread_slice_cpu_time order by id",
     "include perfetto module slices.time_in_state; select * from thread_slice_time_in_state order by id, state, io_wait, blocked_function",
 ];
+
+/// The trace processor counts what was allocated by a function that has others inlined once for each of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_that_allocated_are_a_tree_whose_sums_are_those_of_the_allocations() {
+    const TREE: &str = "include perfetto module android.memory.heap_profile.summary_tree;";
+    compare(
+        &[&format!("{TREE} select id, parent_id, name, mapping_name, source_file, line_number from android_heap_profile_summary_tree order by id")],
+        Rows::Needed,
+    )
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    for trace in generated(folder.path(), 4) {
+        let mut database = open(&trace).await;
+        let sums = "select sum(size), sum(max(size, 0)) from heap_profile_allocation";
+        let sums = ask(&mut database, sums).await;
+        let of_self = "select sum(self_size), sum(self_alloc_size) from android_heap_profile_summary_tree";
+        assert_eq!(ask(&mut database, &format!("{TREE} {of_self}")).await, sums);
+        let of_roots = "select sum(cumulative_size), sum(cumulative_alloc_size) from android_heap_profile_summary_tree where parent_id is null";
+        assert_eq!(ask(&mut database, of_roots).await, sums);
+    }
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn modules_have_the_trace_processors_rows() {
