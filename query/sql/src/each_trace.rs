@@ -409,7 +409,8 @@ impl EachTrace {
         })
     }
 
-    /// The plan of which each process makes an own one by [`EachTrace::of_rows`], with the rows that are this plan's child. It has no files of other traces.
+    /// The plan of which each process makes an own one by [`EachTrace::of_rows`], with the rows that are this plan's child. It has no files of other traces, and
+    /// no statistics of files: these are most of a message, whose size is bounded, and only planning needs them.
     #[cfg(feature = "cluster")]
     pub(crate) fn to_send(&self) -> Result<Arc<dyn ExecutionPlan>> {
         let Turns::Dealt { .. } = &self.turns else {
@@ -421,7 +422,11 @@ impl EachTrace {
                 return Ok(Transformed::no(node));
             };
             let files = self.traces.iter().filter_map(|files| files.get(scans));
-            let files = files.flatten().cloned().collect();
+            let files = files.flatten().cloned().map(|file| PartitionedFile {
+                statistics: None,
+                ..file
+            });
+            let files = files.collect();
             scans += 1;
             Ok(Transformed::yes(with_files(config, files)?))
         });
