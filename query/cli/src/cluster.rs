@@ -7,17 +7,21 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ballista_core::extension::SessionStateExt;
+use ballista_core::extension::{SessionConfigExt, SessionStateExt};
 use ballista_core::registry::BallistaFunctionRegistry;
+use ballista_core::serde::{BallistaLogicalExtensionCodec, BallistaPhysicalExtensionCodec};
 use ballista_executor::executor_process::{ExecutorProcessConfig, start_executor_process};
 use ballista_scheduler::cluster::BallistaCluster;
 use ballista_scheduler::config::{SchedulerConfig, TaskDistributionPolicy};
 use ballista_scheduler::scheduler_process::{create_scheduler, start_grpc_service_with_listener};
+use datafusion_proto::logical_plan::LogicalExtensionCodec;
+use datafusion_proto::physical_plan::PhysicalExtensionCodec;
 use datafusion_proto::protobuf::{LogicalPlanNode, PhysicalPlanNode};
+use ferretto_sql::Engine;
+use ferretto_sql::cluster::{Codec, session};
 use ferretto_sql::datafusion::error::Result as DataFusionResult;
-use ferretto_sql::datafusion::execution::{SessionState, SessionStateBuilder};
-use ferretto_sql::datafusion::prelude::{SessionConfig, SessionContext};
-use ferretto_sql::{Engine, register_functions};
+use ferretto_sql::datafusion::execution::SessionState;
+use ferretto_sql::datafusion::prelude::SessionConfig;
 use futures::FutureExt;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -84,7 +88,9 @@ struct Ballista {
 }
 
 impl Engine for Ballista {
-    fn take_over(&self, state: SessionState) -> DataFusionResult<SessionState> {
+    fn take_over(&self, mut state: SessionState) -> DataFusionResult<SessionState> {
+        let config = std::mem::take(state.config_mut());
+        *state.config_mut() = config.with_ballista_logical_extension_codec(logical_codec());
         state.upgrade_for_ballista(format!("http://{}", self.scheduler))
     }
 }
@@ -103,6 +109,8 @@ pub(crate) fn run_scheduler(arguments: &SchedulerArgs) -> Result<(), String> {
             // Otherwise one executor gets all that it has room for, and others may get nothing.
             task_distribution: TaskDistributionPolicy::RoundRobin,
             override_session_builder: Some(Arc::new(|config| Ok(session(config)))),
+            override_logical_codec: Some(logical_codec()),
+            override_physical_codec: Some(physical_codec()),
             ..SchedulerConfig::default()
         };
         let failed = |error| format!("the scheduler cannot work: {error}");
@@ -167,6 +175,7 @@ pub(crate) fn run_executor(arguments: &ExecutorArgs) -> Result<(), String> {
         job_data_clean_up_interval_seconds: CLEAN_EVERY,
         memory_pool_size: Some(arguments.memory.saturating_mul(1 << 20)),
         override_function_registry: Some(Arc::new(functions)),
+        override_physical_codec: Some(physical_codec()),
         ..ExecutorProcessConfig::default()
     };
     let scheduler = arguments.scheduler;
@@ -207,13 +216,12 @@ fn advertised(listen: SocketAddr, advertise: Option<IpAddr>) -> Result<String, S
     }
 }
 
-/// A session that knows the functions for tracing.
-fn session(config: SessionConfig) -> SessionState {
-    let state = SessionStateBuilder::new()
-        .with_config(config)
-        .with_default_features()
-        .build();
-    let context = SessionContext::new_with_state(state);
-    register_functions(&context);
-    context.state()
+/// How the plans that the program that asks sends to the scheduler are written.
+fn logical_codec() -> Arc<dyn LogicalExtensionCodec> {
+    Arc::new(Codec(BallistaLogicalExtensionCodec::default()))
+}
+
+/// How the plans that the scheduler sends to executors are written.
+fn physical_codec() -> Arc<dyn PhysicalExtensionCodec> {
+    Arc::new(Codec(BallistaPhysicalExtensionCodec::default()))
 }

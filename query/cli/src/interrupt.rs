@@ -12,6 +12,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 /// The exit status of a program that Ctrl-C has ended, as shells have it.
 const INTERRUPTED: i32 = 130;
 
+/// The stack of a thread that works on plans, some of which are deep: a scheduler reads them with functions that call themselves. What a plan does not need is
+/// not taken from memory.
+const STACK: usize = 16 << 20;
+
 /// How long work has after Ctrl-C that ends by itself.
 #[cfg(feature = "ballista")]
 const TO_END: std::time::Duration = std::time::Duration::from_secs(10);
@@ -26,6 +30,7 @@ pub(crate) fn run<T>(work: impl Future<Output = Result<T, String>>) -> Result<T,
     let threads = available_parallelism().map_err(failed)?.get() + 1;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(threads)
+        .thread_stack_size(STACK)
         .enable_all()
         .build()
         .map_err(failed)?;

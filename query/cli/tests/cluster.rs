@@ -37,6 +37,18 @@ impl Drop for Process {
     }
 }
 
+/// Has an executor say goodbye.
+fn interrupt(mut process: Process) {
+    let process = &mut process.0;
+    rustix::process::kill_process(
+        rustix::process::Pid::from_child(process),
+        rustix::process::Signal::INT,
+    )
+    .unwrap();
+    let status = process.wait().unwrap();
+    assert!(status.success(), "{status}");
+}
+
 /// A scheduler and two executors.
 struct Cluster {
     scheduler: String,
@@ -69,12 +81,13 @@ fn scheduler(arguments: &[&str]) -> (Process, String) {
 }
 
 impl Cluster {
-    fn start(folder: &Path) -> Cluster {
+    /// Tests name different ports: their processes have the same address.
+    fn start(folder: &Path, port: u16) -> Cluster {
         let host = host();
-        let (scheduler, address) = scheduler(&["--listen", &format!("{host}:50050")]);
+        let (scheduler, address) = scheduler(&["--listen", &format!("{host}:{port}")]);
         let work = ["one", "two"].map(|name| folder.join(name));
         let mut processes = vec![scheduler];
-        for (work, port) in work.iter().zip([50060, 50070]) {
+        for (work, port) in work.iter().zip([port + 10, port + 20]) {
             std::fs::create_dir(work).unwrap();
             let listen = format!("{host}:{port}");
             let work = work.to_str().unwrap();
@@ -96,6 +109,18 @@ impl Cluster {
             work,
             processes,
         }
+    }
+
+    fn answers_as_one_process(&self, tables: &str, sql: &str) {
+        let here = output(&["query", tables, sql, "-f", "csv"]);
+        let there = output(&["query", "--scheduler", &self.scheduler, tables, sql, "-f", "csv"]);
+        assert_eq!(
+            String::from_utf8_lossy(&here.stdout),
+            String::from_utf8_lossy(&there.stdout),
+            "{sql}: {}",
+            String::from_utf8_lossy(&there.stderr)
+        );
+        assert_eq!(here.status.code(), there.status.code(), "{sql}");
     }
 }
 
@@ -124,7 +149,7 @@ const LATENCY: &str = "select process.name, count(*) as waits, human_duration(ma
 fn a_scheduler_with_two_executors_gives_the_answers_of_one_process() {
     let folder = tempfile::tempdir().unwrap();
     let tables = tables(folder.path(), 8);
-    let cluster = Cluster::start(folder.path());
+    let cluster = Cluster::start(folder.path(), 50_050);
     for sql in [
         LATENCY,
         "select machine, count(distinct trace) as traces from sched group by machine order by machine",
@@ -132,23 +157,7 @@ fn a_scheduler_with_two_executors_gives_the_answers_of_one_process() {
         "select time_bucket(ts, '10ms') as bucket, printf('%05.1f', sum(dur) / 1000.0) as us from sched where dur > 0 group by 1 order by 1 limit 20",
         "select name from ftrace_event order by name",
     ] {
-        let here = output(&["query", &tables, sql, "-f", "csv"]);
-        let there = output(&[
-            "query",
-            "--scheduler",
-            &cluster.scheduler,
-            &tables,
-            sql,
-            "-f",
-            "csv",
-        ]);
-        assert_eq!(
-            String::from_utf8_lossy(&here.stdout),
-            String::from_utf8_lossy(&there.stdout),
-            "{sql}: {}",
-            String::from_utf8_lossy(&there.stderr)
-        );
-        assert_eq!(here.status.code(), there.status.code(), "{sql}");
+        cluster.answers_as_one_process(&tables, sql);
     }
     // A plan that the executors cannot run does not reach them: they would fail it, and then not work.
     for (sql, complaint) in [
@@ -211,15 +220,7 @@ fn a_scheduler_with_two_executors_gives_the_answers_of_one_process() {
     // An executor that is interrupted says goodbye: the other one answers alone. It takes its results with it.
     let mut cluster = cluster;
     let interrupted = |cluster: &mut Cluster, work: usize| {
-        let mut process = cluster.processes.remove(1);
-        let process = &mut process.0;
-        rustix::process::kill_process(
-            rustix::process::Pid::from_child(process),
-            rustix::process::Signal::INT,
-        )
-        .unwrap();
-        let status = process.wait().unwrap();
-        assert!(status.success(), "{status}");
+        interrupt(cluster.processes.remove(1));
         assert!(entries(&cluster.work[work]).is_empty());
     };
     interrupted(&mut cluster, 0);
@@ -229,6 +230,55 @@ fn a_scheduler_with_two_executors_gives_the_answers_of_one_process() {
         here
     );
     interrupted(&mut cluster, 1);
+}
+
+#[test]
+fn a_cluster_runs_what_keeps_traces_apart_for_one_trace_after_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let tables = tables(folder.path(), 8);
+    let mut cluster = Cluster::start(folder.path(), 50_150);
+    let of_each = "select t.trace, count(*) as n, sum(s.dur) as dur
+        from sched as s join thread as t using (utid) group by t.trace";
+    let statements = [
+        (LATENCY.to_owned(), 1),
+        (format!("{of_each} order by trace"), 1),
+        // All rows, of which none is lost and none is there twice.
+        ("select t.trace, s.utid, s.ts, s.dur, t.name from sched as s join thread as t using (utid) order by s.utid, s.ts, s.dur, t.name".to_owned(), 1),
+        ("select id, lead(ts) over (partition by utid order by ts, id) - ts as pause from sched order by id".to_owned(), 1),
+        (
+            format!("select * from ({of_each} union all {of_each}) order by trace"),
+            2,
+        ),
+        (
+            format!(
+                "select a.trace, a.n, b.dur, count(*) over () as traces
+                from ({of_each}) as a join ({of_each}) as b on a.trace = b.trace order by a.trace"
+            ),
+            2,
+        ),
+    ];
+    // The traces of partitions are as many as those of others, or not, and one each.
+    for (partitions, parts) in [(2, 1), (3, 1), (8, 1), (9, 0)] {
+        let set = format!("set datafusion.execution.target_partitions = {partitions}");
+        for (sql, apart) in &statements {
+            let explain = format!("{set}; explain {sql}");
+            let plan = answer(&["query", "--scheduler", &cluster.scheduler, &tables, &explain]);
+            let plan = plan.split("distributed_plan").next().unwrap();
+            let found = plan.matches("EachTrace: traces=8").count();
+            assert_eq!(found, parts * apart, "{explain}: {plan}");
+            cluster.answers_as_one_process(&tables, &format!("{set}; {sql}"));
+        }
+    }
+    let analyze = format!("set datafusion.execution.target_partitions = 2; explain analyze {LATENCY}");
+    let analyzed = answer(&["query", "--scheduler", &cluster.scheduler, &tables, &analyze]);
+    assert!(analyzed.contains("EachTrace: traces=8"), "{analyzed}");
+    // One executor has all traces.
+    let executor = cluster.processes.pop().unwrap();
+    interrupt(executor);
+    for (sql, _) in &statements {
+        let set = "set datafusion.execution.target_partitions = 3";
+        cluster.answers_as_one_process(&tables, &format!("{set}; {sql}"));
+    }
 }
 
 #[test]

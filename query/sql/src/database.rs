@@ -67,7 +67,7 @@ impl Default for Options {
     }
 }
 
-/// Runs plans elsewhere, on processes that read the same files and know the functions of [`register_functions`](crate::register_functions).
+/// Runs plans elsewhere, on processes that read the same files and have what the module `cluster` offers (a feature of this crate).
 pub trait Engine: Send + Sync {
     /// Changes a session so that what it plans runs elsewhere.
     ///
@@ -103,7 +103,7 @@ pub struct Database {
 }
 
 /// Where plans run.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Runs {
     Here,
     /// There, memory of this process is out of reach.
@@ -244,9 +244,8 @@ impl Database {
             .with_analyzer_rules(rules)
             .with_optimizer_rules(optimizer)
             .with_physical_optimizer_rules(physical)
-            .with_query_planner(Arc::new(EachTracePlanner))
+            .with_query_planner(Arc::new(EachTracePlanner { runs: Runs::Here }))
             .build();
-        // An engine plans by itself.
         let (state, runs) = match &options.engine {
             Some(engine) => (engine.take_over(state)?, Runs::Elsewhere),
             None => (state, Runs::Here),
@@ -259,7 +258,7 @@ impl Database {
         let clocks = Clocks::default();
         clocks.register(&context);
         if let Some(first_ids) = &first_ids {
-            first_ids.register(&context);
+            first_ids.register(&context, runs);
         }
         let mut database = Database {
             context,
@@ -538,7 +537,7 @@ impl Database {
         self.context.deregister_table(table.name)?;
         let schema = match self.traces() {
             Traces::One => table.arrow_schema(),
-            Traces::Many => many::schema(table),
+            Traces::Many => many::schema(table, self.runs),
         };
         let rows: Arc<dyn TableProvider> = match (self.runs, batches.is_empty()) {
             (Runs::Elsewhere, true) => {

@@ -5,19 +5,23 @@
 //!
 //! [`EachTracePlanner`] finds the largest parts of an optimized plan that are so, and plans each of them once, for one processor. [`EachTrace`] runs
 //! that plan for each trace with the files of this trace alone, and as many traces at a time as there are processors. What is above, such as an
-//! aggregate by a name, sees all rows as before.
+//! aggregate by a name, sees all rows as before. [`Turns`] says which partition runs which traces, in this process and in a cluster.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::{Field, Schema};
 use datafusion::catalog::Session;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchemaRef, JoinType, NullEquality, Statistics, internal_err};
 use datafusion::datasource::listing::{ListingTable, PartitionedFile};
+use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::datasource::physical_plan::{
     FileGroup, FileScanConfig, FileScanConfigBuilder, FileSource, ParquetSource,
 };
@@ -33,9 +37,10 @@ use datafusion::logical_expr::{
 };
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion::physical_plan::empty::EmptyExec;
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType, reset_plan_states};
-use datafusion::physical_plan::joins::HashJoinExec;
+use datafusion::physical_plan::joins::{HashJoinExec, PartitionMode, SortMergeJoinExec};
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PlanProperties};
@@ -44,11 +49,15 @@ use datafusion::scalar::ScalarValue;
 use ferretto_tables::PARTITIONS;
 use futures::{TryStreamExt, stream};
 
+use crate::database::Runs;
 use crate::known::{Columns, Known, unaliased};
 
 /// Plans statements.
-#[derive(Debug)]
-pub(crate) struct EachTracePlanner;
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct EachTracePlanner {
+    /// Where the partitions of a plan run.
+    pub(crate) runs: Runs,
+}
 
 #[async_trait]
 impl QueryPlanner for EachTracePlanner {
@@ -58,7 +67,7 @@ impl QueryPlanner for EachTracePlanner {
         session: &dyn Session,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let plan = plan.clone().transform_down_with_subqueries(split).data()?;
-        DefaultPhysicalPlanner::with_extension_planners(vec![Arc::new(EachTracePlanner)])
+        DefaultPhysicalPlanner::with_extension_planners(vec![Arc::new(*self)])
             .create_physical_plan(&plan, session)
             .await
     }
@@ -223,15 +232,40 @@ impl ExtensionPlanner for EachTracePlanner {
             return Ok(None);
         };
         let processors = session.config().target_partitions();
-        match places(plan) {
-            Some(places) if places.len() >= processors => {
-                let plan = for_one_processor(Arc::clone(plan), session)?;
-                Ok(Some(Arc::new(EachTrace::new(plan, places, processors)?)))
-            }
+        let hashed = with_hash_joins(Arc::clone(plan))?;
+        let places = match places(&hashed) {
+            Some(places) if places.len() >= processors => places,
             // Few traces are read faster by all processors together.
-            _ => Ok(Some(Arc::clone(plan))),
-        }
+            _ => return Ok(Some(Arc::clone(plan))),
+        };
+        let plan = for_one_processor(hashed, session)?;
+        Ok(Some(Arc::new(match self.runs {
+            Runs::Here => EachTrace::new(plan, places, Turns::Taken(Arc::default()), processors)?,
+            Runs::Elsewhere => EachTrace::of_rows(plan, rows(&places, processors)?)?,
+        })))
     }
+}
+
+/// Joins by hashes, as a trace's rows have room in memory. Ballista plans joins of sorted rows.
+fn with_hash_joins(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+    plan.transform_up(|node| {
+        let Some(join) = node.downcast_ref::<SortMergeJoinExec>() else {
+            return Ok(Transformed::no(node));
+        };
+        let hashed = HashJoinExec::try_new(
+            Arc::clone(&join.left),
+            Arc::clone(&join.right),
+            join.on.clone(),
+            join.filter.clone(),
+            &join.join_type,
+            None,
+            PartitionMode::Auto,
+            join.null_equality,
+            false,
+        )?;
+        Ok(Transformed::yes(Arc::new(hashed) as Arc<dyn ExecutionPlan>))
+    })
+    .data()
 }
 
 /// Optimizes a plan for one processor.
@@ -246,6 +280,8 @@ fn for_one_processor(plan: Arc<dyn ExecutionPlan>, session: &dyn Session) -> Res
     config.options_mut().optimizer.enable_join_dynamic_filter_pushdown = false;
     let one = SessionStateBuilder::new_from_existing(state.clone())
         .with_config(config)
+        // Ballista has others, for plans of several machines.
+        .with_physical_optimizer_rules(PhysicalOptimizer::new().rules)
         .build();
     // Files were dealt to all processors.
     let plan = plan.transform_up(|node| {
@@ -265,18 +301,39 @@ type Files = Vec<Vec<PartitionedFile>>;
 
 /// A plan that is run for each trace.
 #[derive(Debug)]
-struct EachTrace {
+pub(crate) struct EachTrace {
     /// The plan with the files of all traces, which tells what is read.
     whole: Arc<dyn ExecutionPlan>,
     /// The same without files.
     empty: Arc<dyn ExecutionPlan>,
     traces: Arc<Vec<Files>>,
-    /// The next trace. Partitions take one after another.
-    next: Arc<AtomicUsize>,
+    turns: Turns,
     shown: Shown,
     /// Those of all traces.
     statistics: Arc<Statistics>,
     properties: Arc<PlanProperties>,
+}
+
+/// Which partition runs which traces.
+#[derive(Debug, Clone)]
+enum Turns {
+    /// The partitions, all in this process, take one after another. This is the next one.
+    Taken(Arc<AtomicUsize>),
+    /// Each partition has traces of its own, as it knows nothing of those in other processes. The places of these traces are the rows of a plan below: of
+    /// what is below, a task gets the partitions that it runs, and of a plan that Ballista does not know it would get all.
+    Dealt {
+        rows: Arc<dyn ExecutionPlan>,
+        traces: Vec<Range<usize>>,
+    },
+}
+
+impl Turns {
+    fn afresh(&self) -> Turns {
+        match self {
+            Turns::Taken(_) => Turns::Taken(Arc::default()),
+            dealt => dealt.clone(),
+        }
+    }
 }
 
 /// Whether others see the plan below. Rules would change it to suit several processors.
@@ -287,7 +344,26 @@ enum Shown {
 }
 
 impl EachTrace {
-    fn new(whole: Arc<dyn ExecutionPlan>, wanted: Vec<Place>, processors: usize) -> Result<EachTrace> {
+    /// Each partition of `rows` has the places of the traces that the same partition of this plan runs.
+    pub(crate) fn of_rows(whole: Arc<dyn ExecutionPlan>, rows: Arc<dyn ExecutionPlan>) -> Result<EachTrace> {
+        let dealt = dealt(&rows)?;
+        let mut end = 0;
+        let traces = dealt.iter().map(|places| {
+            let start = end;
+            end += places.len();
+            start..end
+        });
+        let traces: Vec<Range<usize>> = traces.collect();
+        let partitions = traces.len();
+        EachTrace::new(whole, dealt.concat(), Turns::Dealt { rows, traces }, partitions)
+    }
+
+    fn new(
+        whole: Arc<dyn ExecutionPlan>,
+        wanted: Vec<Place>,
+        turns: Turns,
+        partitions: usize,
+    ) -> Result<EachTrace> {
         let mut traces = vec![Files::new(); wanted.len()];
         let wanted: HashMap<Place, usize> = wanted.into_iter().zip(0..).collect();
         let mut scans = 0;
@@ -306,7 +382,7 @@ impl EachTrace {
         });
         let properties = PlanProperties::new(
             EquivalenceProperties::new(whole.schema()),
-            Partitioning::UnknownPartitioning(processors),
+            Partitioning::UnknownPartitioning(partitions),
             EmissionType::Incremental,
             Boundedness::Bounded,
         );
@@ -315,23 +391,93 @@ impl EachTrace {
             empty: empty.data()?,
             whole,
             traces: Arc::new(traces),
-            next: Arc::default(),
+            turns,
             shown: Shown::No,
             properties: Arc::new(properties),
         })
     }
 
-    fn with(&self, shown: Shown, next: Arc<AtomicUsize>) -> Arc<dyn ExecutionPlan> {
+    fn with(&self, shown: Shown, turns: Turns) -> Arc<dyn ExecutionPlan> {
         Arc::new(EachTrace {
             whole: Arc::clone(&self.whole),
             empty: Arc::clone(&self.empty),
             traces: Arc::clone(&self.traces),
-            next,
+            turns,
             shown,
             statistics: Arc::clone(&self.statistics),
             properties: Arc::clone(&self.properties),
         })
     }
+
+    /// The plan of which each process makes an own one by [`EachTrace::of_rows`], with the rows that are this plan's child. It has no files of other traces, and
+    /// no statistics of files: these are most of a message, whose size is bounded, and only planning needs them.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn to_send(&self) -> Result<Arc<dyn ExecutionPlan>> {
+        let Turns::Dealt { .. } = &self.turns else {
+            return internal_err!("partitions of several processes cannot take one trace after another");
+        };
+        let mut scans = 0;
+        let sent = Arc::clone(&self.empty).transform_up(|node| {
+            let Some(config) = scan(&node) else {
+                return Ok(Transformed::no(node));
+            };
+            let files = self.traces.iter().filter_map(|files| files.get(scans));
+            let files = files.flatten().cloned().map(|file| PartitionedFile {
+                statistics: None,
+                ..file
+            });
+            let files = files.collect();
+            scans += 1;
+            Ok(Transformed::yes(with_files(config, files)?))
+        });
+        sent.data()
+    }
+}
+
+/// The places of traces as rows, dealt to so many partitions. Neighbours, which are often alike, come to different ones.
+fn rows(places: &[Place], partitions: usize) -> Result<Arc<dyn ExecutionPlan>> {
+    let Some(first) = places.first() else {
+        return internal_err!("there are no traces to deal to {partitions} partitions");
+    };
+    let types = first.iter().map(ScalarValue::data_type);
+    let fields = PARTITIONS.iter().zip(types);
+    let fields: Vec<Field> = fields.map(|(name, kind)| Field::new(*name, kind, true)).collect();
+    let schema = Arc::new(Schema::new(fields));
+    let of_partition = |partition| {
+        let own = || places.iter().skip(partition).step_by(partitions);
+        let columns = (0..PARTITIONS.len()).map(|column| {
+            let values = own().filter_map(|place| place.get(column).cloned());
+            ScalarValue::iter_to_array(values)
+        });
+        let columns = columns.collect::<Result<Vec<_>>>()?;
+        Ok(vec![RecordBatch::try_new(Arc::clone(&schema), columns)?])
+    };
+    let batches = (0..partitions).map(of_partition).collect::<Result<Vec<_>>>()?;
+    let rows = MemorySourceConfig::try_new(&batches, schema, None)?;
+    Ok(DataSourceExec::from_data_source(rows))
+}
+
+/// The places of each partition of [`rows`].
+fn dealt(rows: &Arc<dyn ExecutionPlan>) -> Result<Vec<Vec<Place>>> {
+    let source = rows
+        .downcast_ref::<DataSourceExec>()
+        .map(DataSourceExec::data_source);
+    let Some(source) = source.and_then(|it| it.downcast_ref::<MemorySourceConfig>()) else {
+        return internal_err!("a plan for each trace does not have the places of its traces below it");
+    };
+    let place = |batch: &RecordBatch, row| {
+        let columns = batch.columns().iter();
+        columns
+            .map(|column| ScalarValue::try_from_array(column, row))
+            .collect()
+    };
+    let partition = |batches: &Vec<RecordBatch>| {
+        let rows = batches
+            .iter()
+            .flat_map(|batch| (0..batch.num_rows()).map(move |row| place(batch, row)));
+        rows.collect()
+    };
+    source.partitions().iter().map(partition).collect()
 }
 
 /// What a plan's leaf reads, if it reads files.
@@ -437,10 +583,15 @@ impl ExecutionPlan for EachTrace {
     }
 
     fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        match self.shown {
-            Shown::No => Vec::new(),
-            Shown::Yes => vec![&self.whole],
+        match (&self.turns, self.shown) {
+            (Turns::Dealt { rows, .. }, _) => vec![rows],
+            (Turns::Taken(_), Shown::No) => Vec::new(),
+            (Turns::Taken(_), Shown::Yes) => vec![&self.whole],
         }
+    }
+
+    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
+        vec![false; self.children().len()]
     }
 
     fn apply_expressions(
@@ -450,20 +601,40 @@ impl ExecutionPlan for EachTrace {
         Ok(TreeNodeRecursion::Continue)
     }
 
-    fn with_new_children(self: Arc<Self>, _: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(self)
+    fn with_new_children(
+        self: Arc<Self>,
+        mut children: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let Turns::Dealt { rows: before, .. } = &self.turns else {
+            return Ok(self);
+        };
+        match (children.pop(), children.is_empty()) {
+            (Some(rows), true) if Arc::ptr_eq(&rows, before) => Ok(self),
+            (Some(rows), true) => Ok(Arc::new(EachTrace::of_rows(Arc::clone(&self.whole), rows)?)),
+            _ => internal_err!("a plan for each trace has one input"),
+        }
     }
 
     fn reset_state(self: Arc<Self>) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(self.with(self.shown, Arc::default()))
+        Ok(self.with(self.shown, self.turns.afresh()))
     }
 
-    fn execute(&self, _: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+    fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let (empty, traces) = (Arc::clone(&self.empty), Arc::clone(&self.traces));
-        let next = Arc::clone(&self.next);
-        let streams = std::iter::from_fn(move || {
-            let files = traces.get(next.fetch_add(1, Ordering::Relaxed))?;
-            let plan = of_trace(&empty, files);
+        let turns: Box<dyn Iterator<Item = usize> + Send> = match &self.turns {
+            Turns::Taken(next) => {
+                let next = Arc::clone(next);
+                Box::new(std::iter::repeat_with(move || {
+                    next.fetch_add(1, Ordering::Relaxed)
+                }))
+            }
+            Turns::Dealt { traces, .. } => match traces.get(partition) {
+                Some(traces) => Box::new(traces.clone()),
+                None => return internal_err!("a plan for each trace has no partition {partition}"),
+            },
+        };
+        let streams = turns.map_while(move |trace| {
+            let plan = of_trace(&empty, traces.get(trace)?);
             Some(plan.and_then(|plan| plan.execute(0, Arc::clone(&context))))
         });
         Ok(Box::pin(RecordBatchStreamAdapter::new(
@@ -492,7 +663,7 @@ impl PhysicalOptimizerRule for Show {
     fn optimize(&self, plan: Arc<dyn ExecutionPlan>, _: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
         plan.transform_up(|node| {
             Ok(match node.downcast_ref::<EachTrace>() {
-                Some(each) => Transformed::yes(each.with(Shown::Yes, Arc::clone(&each.next))),
+                Some(each) => Transformed::yes(each.with(Shown::Yes, each.turns.clone())),
                 None => Transformed::no(node),
             })
         })

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use datafusion::common::{Column, JoinType, NullEquality};
 use datafusion::logical_expr::{BinaryExpr, Expr, LogicalPlan, Operator};
-use ferretto_tables::{PARTITIONS, TABLES};
+use ferretto_tables::TABLES;
 
 use crate::many::{FIRST_ID, is_id};
 
@@ -46,7 +46,7 @@ impl Columns {
                 let mut known = HashMap::new();
                 let columns = || projection.expr.iter().zip(projection.schema.columns());
                 for (expression, column) in columns() {
-                    known.extend(input.made(expression, &projection.input).map(|it| (column, it)));
+                    known.extend(input.made(expression).map(|it| (column, it)));
                 }
                 for (expression, column) in columns() {
                     known.extend(input.get(unaliased(expression)).map(|it| (column, it)));
@@ -134,8 +134,8 @@ impl Columns {
         }
     }
 
-    /// What an expression makes of an input with these columns.
-    fn made(&mut self, expression: &Expr, input: &LogicalPlan) -> Option<Known> {
+    /// What an expression makes of these columns.
+    fn made(&mut self, expression: &Expr) -> Option<Known> {
         let expression = unaliased(expression);
         if let Expr::BinaryExpr(BinaryExpr {
             left,
@@ -145,34 +145,29 @@ impl Columns {
             && let Expr::Column(of_table) = left.as_ref()
             && is_id(&of_table.name)
         {
-            let source = self.first_id(right, input)?;
+            let source = self.first_id(right)?;
             return Some(match is_never_null(&of_table.name) {
                 true => Known::Id(source),
                 false => Known::MaybeId(source),
             });
         }
-        self.first_id(expression, input).map(Known::FirstId)
+        self.first_id(expression).map(Known::FirstId)
     }
 
     /// The source of the traces whose first ids an expression is.
-    fn first_id(&mut self, expression: &Expr, input: &LogicalPlan) -> Option<Source> {
+    fn first_id(&mut self, expression: &Expr) -> Option<Source> {
         // What several ids of a table need is computed once, below.
         if let Some(Known::FirstId(source)) = self.get(expression) {
             return Some(source);
         }
-        let partitions: Vec<Column> = match expression {
-            Expr::ScalarFunction(call) if call.name() == FIRST_ID => {
-                let columns = call.args.iter().map(|argument| argument.try_as_col().cloned());
-                columns.collect::<Option<_>>()?
-            }
-            // The relation of first ids was joined by these columns.
-            Expr::Column(column) if column.name == FIRST_ID => {
-                let columns = input.schema().columns();
-                let named = |name: &str| columns.iter().find(|column| column.name == name).cloned();
-                PARTITIONS.iter().map(|name| named(name)).collect::<Option<_>>()?
-            }
-            _ => return None,
+        let Expr::ScalarFunction(call) = expression else {
+            return None;
         };
+        if call.name() != FIRST_ID {
+            return None;
+        }
+        let columns = call.args.iter().map(|argument| argument.try_as_col().cloned());
+        let partitions: Vec<Column> = columns.collect::<Option<_>>()?;
         Some(self.source(partitions.try_into().ok()?))
     }
 

@@ -8,6 +8,8 @@
 mod arguments;
 mod built;
 mod clock_functions;
+#[cfg(feature = "cluster")]
+pub mod cluster;
 mod correlated;
 mod database;
 mod defined;

@@ -4,17 +4,22 @@
 //! [`IDS_OF_A_TRACE`]: ids of different traces differ, and the SQL that is right for one trace is right for many. `id % 1000000000000` is the id in the
 //! trace. Each table also has the columns `date`, `machine` and `trace`, by which DataFusion leaves out files.
 
+#[cfg(feature = "cluster")]
+use std::collections::BTreeMap;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use datafusion::arrow::array::{Array, AsArray, Int64Array};
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, DictionaryArray, Int64Array, StringArray};
 use datafusion::arrow::datatypes::{DataType, Date32Type, Field, Schema, SchemaRef, UInt16Type};
-use datafusion::common::{Column, JoinType, exec_err};
+use datafusion::common::{Column, exec_err};
+#[cfg(feature = "cluster")]
+use datafusion::error::DataFusionError;
 use datafusion::error::Result;
 use datafusion::logical_expr::{
-    ColumnarValue, Expr, LogicalPlanBuilder, ScalarUDF, Volatility, cast, create_udf, lit, when,
+    ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility, lit, when,
 };
-use datafusion::prelude::{DataFrame, ParquetReadOptions, SessionContext};
+use datafusion::prelude::{ParquetReadOptions, SessionContext};
 use datafusion::scalar::ScalarValue;
 use ferretto_tables::{PARTITIONS, Place, TABLES, Table};
 
@@ -95,112 +100,23 @@ pub(crate) struct FirstIds {
 impl FirstIds {
     /// Returns the first id of a trace, which is the next free one if the trace is new.
     pub(crate) fn of(&self, trace: Place) -> i64 {
-        // What a panic elsewhere has left is still a map.
-        let mut known = self
-            .known
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut known = self.lock();
         let next = known.len() as i64 * IDS_OF_A_TRACE;
         *known.entry(trace).or_insert(next)
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.known
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-            .len()
+        self.lock().len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Place, i64>> {
+        // What a panic elsewhere has left is still a map.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds the function to a session.
-    pub(crate) fn register(&self, context: &SessionContext) {
-        context.register_udf(self.function());
-    }
-
-    fn function(&self) -> ScalarUDF {
-        let ids = self.clone();
-        let arguments = partition_types().into_iter().map(|(_, kind)| kind).collect();
-        create_udf(
-            FIRST_ID,
-            arguments,
-            DataType::Int64,
-            Volatility::Immutable,
-            Arc::new(move |arguments: &[ColumnarValue]| ids.first_ids(arguments)),
-        )
-    }
-
-    fn first_ids(&self, arguments: &[ColumnarValue]) -> Result<ColumnarValue> {
-        let is_one = arguments.iter().all(|it| matches!(it, ColumnarValue::Scalar(_)));
-        let columns = ColumnarValue::values_to_arrays(arguments)?;
-        let [dates, machines, traces] = columns.as_slice() else {
-            return exec_err!("{FIRST_ID} takes the columns date, machine and trace");
-        };
-        let dates = dates.as_primitive::<Date32Type>();
-        let (machines, traces) = (
-            machines.as_dictionary::<UInt16Type>(),
-            traces.as_dictionary::<UInt16Type>(),
-        );
-        let texts = (
-            machines.values().as_string::<i32>(),
-            traces.values().as_string::<i32>(),
-        );
-        let mut last = None;
-        let ids = (0..dates.len()).map(|row| {
-            if dates.is_null(row) || machines.is_null(row) || traces.is_null(row) {
-                return None;
-            }
-            let key = (
-                dates.value(row),
-                machines.keys().value(row),
-                traces.keys().value(row),
-            );
-            // A file has one trace, and so has nearly each batch.
-            Some(match last {
-                Some((known, id)) if known == key => id,
-                _ => {
-                    let date = Date32Type::to_naive_date_opt(key.0);
-                    let id = self.of(Place {
-                        date: date.map_or_else(String::new, |date| date.to_string()),
-                        machine: texts.0.value(key.1.into()).to_owned(),
-                        trace: texts.1.value(key.2.into()).to_owned(),
-                    });
-                    last = Some((key, id));
-                    id
-                }
-            })
-        });
-        let ids: Int64Array = ids.collect();
-        Ok(match is_one {
-            true => ColumnarValue::Scalar(ScalarValue::try_from_array(&ids, 0)?),
-            false => ColumnarValue::Array(Arc::new(ids)),
-        })
-    }
-
-    /// The traces with their first ids, as a relation: a function with the ids of this process does not run in others.
-    fn relation(&self, context: &SessionContext) -> Result<DataFrame> {
-        let rows = {
-            let known = self
-                .known
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
-            let row = |(place, id): (&Place, &i64)| {
-                let texts = [&place.date, &place.machine, &place.trace];
-                texts
-                    .map(|text| lit(text.as_str()))
-                    .into_iter()
-                    .chain([lit(*id)])
-                    .collect()
-            };
-            known.iter().map(row).collect::<Vec<Vec<Expr>>>()
-        };
-        let columns = (1..).zip(partition_types()).map(|(place, (name, kind))| {
-            let value = Column::from_name(format!("column{place}"));
-            cast(Expr::Column(value), kind).alias(of_first_id(&name))
-        });
-        let first_id = Expr::Column(Column::from_name("column4")).alias(FIRST_ID);
-        let rows = LogicalPlanBuilder::values(rows)?
-            .project(columns.chain([first_id]).collect::<Vec<_>>())?
-            .build()?;
-        Ok(DataFrame::new(context.state(), rows))
+    pub(crate) fn register(&self, context: &SessionContext, runs: Runs) {
+        context.register_udf(FirstId::new(self.clone(), runs).into());
     }
 
     /// Adds a table whose files are in a folder with partitions, to a session.
@@ -220,18 +136,15 @@ impl FirstIds {
         let schema = Schema::new(columns.collect::<Vec<_>>());
         let options = ParquetReadOptions::default()
             .schema(&schema)
-            .table_partition_cols(partition_types());
-        let mut rows = context.read_parquet(folder, options).await?;
+            .table_partition_cols(partition_types(runs));
+        let rows = context.read_parquet(folder, options).await?;
         let column = |name: &str| Expr::Column(Column::from_name(name));
-        let first = match runs {
-            Runs::Here => self.function().call(PARTITIONS.map(column).to_vec()),
-            Runs::Elsewhere => {
-                let traces = self.relation(context)?;
-                let keys = PARTITIONS.map(of_first_id);
-                let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-                rows = rows.join(traces, JoinType::Inner, &PARTITIONS, &keys, None)?;
-                column(FIRST_ID)
-            }
+        let function = ScalarUDF::from(FirstId::new(self.clone(), runs));
+        let first = function.call(PARTITIONS.map(column).to_vec());
+        let rows = match runs {
+            Runs::Here => rows,
+            // Others would read the files of traces that came since, and do not know their first ids.
+            Runs::Elsewhere => rows.filter(first.clone().is_not_null())?,
         };
         let mut select = Vec::new();
         for name in table.columns.iter().map(|column| column.name) {
@@ -247,6 +160,176 @@ impl FirstIds {
         select.extend(PARTITIONS.map(column));
         context.register_table(table.name, rows.select(select)?.into_view())?;
         Ok(())
+    }
+}
+
+/// The function [`FIRST_ID`].
+#[derive(Debug)]
+pub(crate) struct FirstId {
+    ids: FirstIds,
+    runs: Runs,
+    signature: Signature,
+}
+
+impl FirstId {
+    fn new(ids: FirstIds, runs: Runs) -> FirstId {
+        let types = partition_types(runs).into_iter().map(|(_, kind)| kind).collect();
+        FirstId {
+            ids,
+            runs,
+            signature: Signature::exact(types, Volatility::Immutable),
+        }
+    }
+
+    fn first_ids(&self, arguments: &[ColumnarValue]) -> Result<ColumnarValue> {
+        let is_one = arguments.iter().all(|it| matches!(it, ColumnarValue::Scalar(_)));
+        let columns = ColumnarValue::values_to_arrays(arguments)?;
+        let [dates, machines, traces] = columns.as_slice() else {
+            return exec_err!("{FIRST_ID} takes the columns date, machine and trace");
+        };
+        let dates = dates.as_primitive::<Date32Type>();
+        let (machines, traces) = (Texts::of(machines), Texts::of(traces));
+        let mut last = None;
+        let ids = (0..dates.len()).map(|row| {
+            if dates.is_null(row) || machines.is_null(row) || traces.is_null(row) {
+                return None;
+            }
+            let is_same = |known| {
+                dates.value(known) == dates.value(row)
+                    && machines.are_same(known, row)
+                    && traces.are_same(known, row)
+            };
+            // A file has one trace, and so has nearly each batch.
+            match last {
+                Some((known, id)) if is_same(known) => id,
+                _ => {
+                    let date = Date32Type::to_naive_date_opt(dates.value(row));
+                    let trace = Place {
+                        date: date.map_or_else(String::new, |date| date.to_string()),
+                        machine: machines.value(row).to_owned(),
+                        trace: traces.value(row).to_owned(),
+                    };
+                    let id = match self.runs {
+                        Runs::Here => Some(self.ids.of(trace)),
+                        // Several processes would number a new trace differently.
+                        Runs::Elsewhere => self.ids.lock().get(&trace).copied(),
+                    };
+                    last = Some((row, id));
+                    id
+                }
+            }
+        });
+        let ids: Int64Array = ids.collect();
+        Ok(match is_one {
+            true => ColumnarValue::Scalar(ScalarValue::try_from_array(&ids, 0)?),
+            false => ColumnarValue::Array(Arc::new(ids)),
+        })
+    }
+}
+
+/// A column of [`partition_types`].
+enum Texts<'a> {
+    Keyed(&'a DictionaryArray<UInt16Type>, &'a StringArray),
+    Plain(&'a StringArray),
+}
+
+impl Texts<'_> {
+    fn of(column: &ArrayRef) -> Texts<'_> {
+        match column.as_dictionary_opt() {
+            Some(keyed) => Texts::Keyed(keyed, keyed.values().as_string()),
+            None => Texts::Plain(column.as_string()),
+        }
+    }
+
+    fn is_null(&self, row: usize) -> bool {
+        match self {
+            Texts::Keyed(keyed, _) => keyed.is_null(row),
+            Texts::Plain(texts) => texts.is_null(row),
+        }
+    }
+
+    fn value(&self, row: usize) -> &str {
+        match self {
+            Texts::Keyed(keyed, texts) => texts.value(keyed.keys().value(row).into()),
+            Texts::Plain(texts) => texts.value(row),
+        }
+    }
+
+    /// Whether two rows have the same text.
+    fn are_same(&self, one: usize, other: usize) -> bool {
+        match self {
+            Texts::Keyed(keyed, _) => keyed.keys().value(one) == keyed.keys().value(other),
+            Texts::Plain(texts) => texts.value(one) == texts.value(other),
+        }
+    }
+}
+
+/// The numbers of traces, by date, machine and name: the traces of a machine are many, and a plan has them several times.
+#[cfg(feature = "cluster")]
+type Encoded<Name> = BTreeMap<Name, BTreeMap<Name, BTreeMap<Name, i64>>>;
+
+#[cfg(feature = "cluster")]
+impl FirstId {
+    /// What another process makes the function of.
+    pub(crate) fn encode(&self) -> Result<Vec<u8>> {
+        let known = self.ids.lock();
+        let mut dates = Encoded::<&str>::new();
+        for (Place { date, machine, trace }, id) in known.iter() {
+            let machines = dates.entry(date).or_default();
+            let traces = machines.entry(machine).or_default();
+            traces.insert(trace, id / IDS_OF_A_TRACE);
+        }
+        serde_json::to_vec(&dates).map_err(|error| DataFusionError::External(error.into()))
+    }
+
+    /// What another process has encoded.
+    pub(crate) fn decode(encoded: &[u8]) -> Result<FirstId> {
+        let dates: Encoded<String> =
+            serde_json::from_slice(encoded).map_err(|error| DataFusionError::External(error.into()))?;
+        let mut known = HashMap::new();
+        for (date, machines) in &dates {
+            for (machine, traces) in machines {
+                for (trace, number) in traces {
+                    let (date, machine, trace) = (date.clone(), machine.clone(), trace.clone());
+                    known.insert(Place { date, machine, trace }, number * IDS_OF_A_TRACE);
+                }
+            }
+        }
+        let known = Arc::new(Mutex::new(known));
+        Ok(FirstId::new(FirstIds { known }, Runs::Elsewhere))
+    }
+}
+
+impl PartialEq for FirstId {
+    fn eq(&self, other: &FirstId) -> bool {
+        Arc::ptr_eq(&self.ids.known, &other.ids.known) && self.runs == other.runs
+    }
+}
+
+impl Eq for FirstId {}
+
+impl Hash for FirstId {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        Arc::as_ptr(&self.ids.known).hash(hasher);
+        self.runs.hash(hasher);
+    }
+}
+
+impl ScalarUDFImpl for FirstId {
+    fn name(&self) -> &str {
+        FIRST_ID
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
+        Ok(DataType::Int64)
+    }
+
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        self.first_ids(&arguments.args)
     }
 }
 
@@ -279,24 +362,24 @@ pub fn views_of_files(has: impl Fn(&str) -> bool) -> Vec<(String, String)> {
         .collect()
 }
 
-/// The name of a partition's column in the relation of first ids.
-fn of_first_id(partition: &str) -> String {
-    format!("{FIRST_ID}_{partition}")
-}
-
-/// The columns of partitions. Two of them repeat few values.
-fn partition_types() -> Vec<(String, DataType)> {
-    let names = DataType::Dictionary(Box::new(DataType::UInt16), Box::new(DataType::Utf8));
+/// The columns of partitions.
+fn partition_types(runs: Runs) -> Vec<(String, DataType)> {
+    let names = match runs {
+        // They repeat few values.
+        Runs::Here => DataType::Dictionary(Box::new(DataType::UInt16), Box::new(DataType::Utf8)),
+        // Between executors, Ballista makes texts of dictionaries, and then finds that these are not what it has planned.
+        Runs::Elsewhere => DataType::Utf8,
+    };
     let types = [DataType::Date32, names.clone(), names];
     PARTITIONS.map(str::to_owned).into_iter().zip(types).collect()
 }
 
 /// The schema of a table of many traces.
-pub(crate) fn schema(table: &Table) -> SchemaRef {
+pub(crate) fn schema(table: &Table, runs: Runs) -> SchemaRef {
     let columns = table.arrow_schema();
     let mut columns: Vec<_> = columns.fields().iter().cloned().collect();
     columns.extend(
-        partition_types()
+        partition_types(runs)
             .into_iter()
             .map(|(name, kind)| Arc::new(Field::new(name, kind, true))),
     );
