@@ -22,7 +22,7 @@
 //! lengths are known before the first byte leaves. To add writers that need patches, keep their list of patches in the writer, and hand it over where
 //! `Arbiter::return_chunk` adds to the request; patches for a chunk must be sent no earlier than the chunk.
 //!
-//! **A flush tells of all losses before it.** A writer that has lost packets and has no chunk leaves the report to the arbiter, which
+//! **A flush tells of all losses before it**, except those before a startup arbiter was bound. A writer that has lost packets and has no chunk leaves the report to the arbiter, which
 //! needs a chunk for each. So the acknowledgement of a flush waits until the service has freed enough of them, for half a second at most.
 //!
 //! **Where memory cannot be shared**, over a network, [`Arbiter::emulating`] hands out chunks of private memory, and plays the service's part on it:

@@ -35,7 +35,7 @@ pub use crate::channel::{ConnectError, Disconnect};
 pub use command::{DataSourceSetup, Flush, ProducerCommand, SharedMemoryOffer};
 
 /// Far more than the commits of every chunk of the largest shared memory buffer.
-const OUTGOING_BYTES: usize = 4 * 1024 * 1024;
+const OUTGOING_BYTES: usize = 5 * 1024 * 1024;
 
 /// Whether the service may take chunks that were not committed out of our shared memory at the end of a flush.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

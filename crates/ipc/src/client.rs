@@ -321,7 +321,7 @@ impl ClientConnection {
         Ok(id)
     }
 
-    /// Bytes of arguments, with some hundred for each call, that can be queued now.
+    /// Bytes of arguments, with about a hundred for each call, that can be queued now.
     pub fn outgoing_room(&self) -> usize {
         self.outgoing.room().saturating_sub(self.held)
     }

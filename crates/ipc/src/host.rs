@@ -304,7 +304,7 @@ impl HostConnection {
         Ok(self.outgoing.push(frame)?)
     }
 
-    /// Bytes of replies, with some hundred for each, that can be queued now.
+    /// Bytes of replies, with about a hundred for each, that can be queued now.
     pub fn outgoing_room(&self) -> usize {
         self.outgoing.room()
     }

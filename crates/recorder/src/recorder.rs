@@ -365,10 +365,19 @@ impl Recorder {
         let is_same = |request: &Request| request.is_of(session) && request.file.reason == *reason;
         match asker {
             Asker::Machine if open.any(is_same) => Some(Refusal::UnderWay),
-            _ if self.waiting.len() >= MOST_WAITING => Some(Refusal::Crowded),
+            // What is left of rings may wait for long.
+            _ if self.waiting_sessions() >= MOST_WAITING => Some(Refusal::Crowded),
             Asker::Machine => self.is_limited(session, reason, now).then_some(Refusal::Limited),
             Asker::Person => None,
         }
+    }
+
+    /// How many requests for running sessions wait.
+    fn waiting_sessions(&self) -> usize {
+        let waiting = self.waiting.iter();
+        waiting
+            .filter(|(_, request)| request.source == Source::Session)
+            .count()
     }
 
     /// Whether the reason has had its share. If not, that counts.

@@ -132,7 +132,7 @@ impl<'a> Counters<'a> {
         if let Some(count @ 1..) = buffer.abi_violations {
             if (1..LARGEST_CHUNK_KB).contains(&self.buffer_size_kb(index, buffer)) {
                 let why = format!(
-                    "did not fit into the buffer, because a chunk may have up to {}",
+                    "probably did not fit into the buffer, because a chunk may have up to {}",
                     Bytes(LARGEST_CHUNK_KB << 10)
                 );
                 let advice = self.buffer_of(index, buffer, LARGEST_CHUNK_KB, "or more");

@@ -219,7 +219,7 @@ fn tell_of_survivors(profiled: &HashSet<u32>, profiler: &Profiler) {
         None => "`ferretto heap -p PID` records it from now on",
     };
     say(&format_args!(
-        "still running, and not recorded any more, because the recording ends with the command: {names}; {how}"
+        "still running, and not recorded any more, because the recording has ended: {names}; {how}"
     ));
 }
 

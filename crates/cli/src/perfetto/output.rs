@@ -1,10 +1,10 @@
 //! The output of a recording: a file, a pipe or stdout, with the packets that go into it.
 //!
 //! [`record`](super::record) uses it. It opens the output before it asks the service for anything, so that an unwritable output costs no recording.
-//! It empties a file only when the first data are about to come, so that a mistake, a missing service, or one that refuses, leaves an earlier trace as
-//! it was. Only a file that is filled during the recording is emptied before the service is asked, because nobody can tell when the service begins to
-//! write: what it refuses then costs the earlier trace, as with upstream's. If an output cannot take everything, it keeps the complete packets that it
-//! took. [`Output::discard`] removes a file without any.
+//! It empties a file only when it asks for the data, so that a mistake, a missing service, or one that refuses the config, leaves an earlier trace as
+//! it was. A file that the service may write into, during the recording or for a clone, is emptied before that: what the service then refuses costs the
+//! earlier trace, as with upstream's. If an output cannot take everything, it keeps the complete packets that it took. [`Output::discard`] removes a
+//! file without any.
 //!
 //! A trace file is one encoded `perfetto.protos.Trace`: every packet is its field 1, length-delimited. Only whole packets
 //! are ever written, so a file cut off between two of them is still a trace.
@@ -189,17 +189,11 @@ impl Output {
         self.writer = Some(writer);
     }
 
-    /// Empties a file, because `writer` fills it now. What the service has written already stays.
+    /// Empties a file, because `writer` fills it now.
     pub(crate) fn begin(&mut self, writer: Writer) -> io::Result<()> {
         self.expect(writer);
-        self.cut_earlier_trace()
-    }
-
-    /// Cuts an earlier trace off the end of a file, behind what the service has written: its descriptor shares our position.
-    fn cut_earlier_trace(&mut self) -> io::Result<()> {
         if let (Stream::File(file), Some(Origin::Untouched)) = (&mut self.stream, self.origin) {
-            let written = file.stream_position()?;
-            file.set_len(written)?;
+            file.set_len(0)?;
             self.origin = Some(Origin::Emptied);
         }
         Ok(())
@@ -285,8 +279,6 @@ impl Output {
     /// Returns its size in bytes; `None` if the service writes it and it is no file.
     pub(crate) fn size(&self) -> Option<u64> {
         match (self.writer, self.origin) {
-            // The rest is an earlier trace.
-            (Some(Writer::Service), Some(Origin::Untouched)) => self.stream.file().stream_position().ok(),
             (Some(Writer::Service), Some(_)) => {
                 self.stream.file().metadata().ok().map(|metadata| metadata.len())
             }
@@ -325,8 +317,6 @@ impl Output {
         let _ = self.finish();
         let size = self.size().unwrap_or(0);
         if self.writer.is_some() && size > 0 {
-            // If this fails, an earlier trace follows the data.
-            let _ = self.cut_earlier_trace();
             return Some(size);
         }
         self.discard();

@@ -48,8 +48,6 @@ pub(super) struct Ring {
     stem: PathBuf,
     /// The room for data.
     limit: u64,
-    /// The room for data until the disk has more to give: what the ring had when that ended.
-    limit_of_disk: Option<u64>,
     next: u64,
     head: Option<Segment>,
     /// The oldest first; the last one is open.
@@ -68,7 +66,6 @@ impl Ring {
             disk: disk.clone(),
             stem: disk.folder().join(format!("{PREFIX}{session}-{run:015}")),
             limit: limit - limit / MARKS,
-            limit_of_disk: None,
             next: 0,
             head: None,
             segments: VecDeque::new(),
@@ -84,6 +81,7 @@ impl Ring {
     /// If the disk does not take them. They are missing then, and the ring is as it was.
     pub(super) fn append(&mut self, packets: &[u8]) -> io::Result<()> {
         let bytes = packets.len() as u64;
+        let grows = bytes > self.spared;
         self.spared = self.spared.saturating_sub(bytes);
         let head = self.head.as_ref().map_or(0, |head| head.bytes);
         if head + bytes > self.limit {
@@ -98,12 +96,15 @@ impl Ring {
         {
             self.open = None;
         }
-        self.limit_of_disk = match self.disk.free() < bytes {
-            true => self.limit_of_disk.or_else(|| Some(self.bytes())),
-            false => None,
+        let mut written = match grows && self.disk.free() < bytes {
+            true => Err(io::Error::new(
+                io::ErrorKind::StorageFull,
+                "the disk has only what is to stay free (leave_free in the settings)",
+            )),
+            false => self.make_room(head + bytes).and_then(|()| self.write(packets)),
         };
-        let mut written = self.make_room(head + bytes).and_then(|()| self.write(packets));
         if written.as_ref().is_err_and(is_full) && self.give_up_oldest() {
+            self.spared = self.spared.saturating_sub(bytes);
             written = self.write(packets);
         }
         if written.is_err() {
@@ -132,18 +133,9 @@ impl Ring {
         self.next += 1;
     }
 
-    fn bytes(&self) -> u64 {
-        self.segments().map(|segment| segment.bytes).sum()
-    }
-
     /// Deletes the oldest segments until there is room for so many bytes besides the others.
     fn make_room(&mut self, bytes: u64) -> io::Result<()> {
-        let limit = self.limit_of_disk.unwrap_or(self.limit);
-        while self.segments.iter().map(|segment| segment.bytes).sum::<u64>() + bytes > limit {
-            if self.limit_of_disk.is_some() && self.segments.len() < 2 {
-                let reason = "the disk has only what is to stay free (leave_free in the settings)";
-                return Err(io::Error::new(io::ErrorKind::StorageFull, reason));
-            }
+        while self.segments.iter().map(|segment| segment.bytes).sum::<u64>() + bytes > self.limit {
             let Some(oldest) = self.segments.pop_front() else {
                 break;
             };
@@ -457,13 +449,26 @@ mod tests {
             let newest = [fill - 1, fill].map(|fill| packet(4000, fill)).concat();
             assert!(content.starts_with(&packet(10, 0)) && content.ends_with(&newest));
         }
+        // Others take what the ring gives up, again and again: that costs it no more than a segment.
+        for fill in 61..=150 {
+            disk.set_leave_free(if fill % 2 == 0 { 0 } else { u64::MAX });
+            ring.append(&packet(4000, fill)).unwrap();
+            let content = on_disk();
+            assert!(
+                content.len() + 3 * 4100 >= before,
+                "{} of {before}",
+                content.len()
+            );
+            assert!(content.ends_with(&packet(4000, fill)));
+        }
+        disk.set_leave_free(u64::MAX);
         // One that has nothing cannot begin.
         let mut late = Ring::new(&disk, &SessionName::new("late").unwrap(), 1, 80 << 10);
         let error = late.append(&packet(10, 0)).unwrap_err();
         assert!(error.to_string().contains("leave_free"), "{error}");
         // There is room again.
         disk.set_leave_free(0);
-        (61..=70).for_each(|fill| ring.append(&packet(4000, fill)).unwrap());
+        (151..=170).for_each(|fill| ring.append(&packet(4000, fill)).unwrap());
         late.append(&packet(10, 0)).unwrap();
         assert!(on_disk().len() > before);
     }

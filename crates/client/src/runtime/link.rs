@@ -20,7 +20,7 @@ use crate::producer::ProducerEndpoint;
 use due::Due;
 
 /// Bytes of requests that arbiters may come to have: all of the memory, where it is emulated, and the rest generously.
-const ROOM_FOR_REQUESTS: usize = 2 * EMULATED_SMB_SIZE;
+const ROOM_FOR_REQUESTS: usize = 3 * EMULATED_SMB_SIZE;
 
 /// A producer's end of a connection. The program may wrap the endpoint, as the SDK does to keep it from forked children.
 pub type Producer = Box<dyn DerefMut<Target = ProducerEndpoint> + Send>;

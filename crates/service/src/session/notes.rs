@@ -49,6 +49,8 @@ pub(crate) struct Notes {
     pub(crate) clock_snapshots: VecDeque<Now>,
     /// Events with their boot time, in order: many of them within one turn, at the same time.
     pub(crate) lifecycle_events: VecDeque<(LifecycleEvent, u64)>,
+    /// How many flushes have ended.
+    flushes: u64,
     /// Data sources that the trace has to name, because some of their data may be missing.
     pub(crate) absences: Absences,
     /// Changes of other sessions.
@@ -87,6 +89,7 @@ impl Notes {
 
     /// The same for an earlier moment of boot time.
     pub(crate) fn note_at(&mut self, event: LifecycleEvent, at: u64) {
+        self.flushes += u64::from(event == LifecycleEvent::AllDataSourcesFlushed);
         let events = &mut self.lifecycle_events;
         let of_kind = |(kind, _): &(LifecycleEvent, u64)| *kind == event;
         if events.iter().filter(|noted| of_kind(noted)).count() >= event.kept()
@@ -97,15 +100,29 @@ impl Notes {
         events.push_back((event, at));
     }
 
-    /// Takes the events to be written now. Readers sort up to the last flushes that they were told of, so those after `flushes_until` (boot time), whose
-    /// data are not being read yet, stay.
-    pub(super) fn take_events(&mut self, flushes_until: u64) -> VecDeque<(LifecycleEvent, u64)> {
-        let is_due = |(event, at): &(LifecycleEvent, u64)| {
-            *event != LifecycleEvent::AllDataSourcesFlushed || *at <= flushes_until
+    /// How many flushes have ended so far.
+    pub(super) fn flushes(&self) -> u64 {
+        self.flushes
+    }
+
+    /// Takes the events to be written now. Readers sort up to the last flushes that they were told of, so those after the first `flushes`, whose data are not
+    /// being read yet, stay.
+    pub(super) fn take_events(&mut self, flushes: u64) -> VecDeque<(LifecycleEvent, u64)> {
+        let is_flush = |event: LifecycleEvent| event == LifecycleEvent::AllDataSourcesFlushed;
+        let noted = self.lifecycle_events.iter();
+        let noted = noted.filter(|(event, _)| is_flush(*event)).count() as u64;
+        let mut due = noted.saturating_sub(self.flushes.saturating_sub(flushes));
+        let is_due = |(event, _): &(LifecycleEvent, u64)| {
+            if !is_flush(*event) {
+                return true;
+            }
+            let is_due = due > 0;
+            due = due.saturating_sub(1);
+            is_due
         };
-        let (due, later) = self.lifecycle_events.drain(..).partition(is_due);
+        let (taken, later) = self.lifecycle_events.drain(..).partition(is_due);
         self.lifecycle_events = later;
-        due
+        taken
     }
 
     /// Takes a clock snapshot, unless the last one still describes all clocks well.

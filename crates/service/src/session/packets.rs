@@ -28,7 +28,7 @@ pub(crate) fn write_leading_packets(
     session: &mut Session,
     identity: &Identity,
     machines: &Machines,
-    flushes_until: u64,
+    flushes: u64,
     now: &Now,
     out: &mut Readout,
 ) {
@@ -78,7 +78,7 @@ pub(crate) fn write_leading_packets(
     if !session.builtin().disable_system_info.unwrap_or_default() {
         machines.write_systems(session, author.uid, out);
     }
-    write_lifecycle_events(session, author, flushes_until, out);
+    write_lifecycle_events(session, author, flushes, out);
     write_other_sessions(session, author, out);
     if !session.builtin().disable_clock_snapshotting.unwrap_or_default() {
         machines.write_clocks(session, author.uid, now, out);
@@ -215,13 +215,8 @@ fn write_system_info(packet: &mut Writer, identity: &Identity) {
     service_header(&mut packet, identity.author());
 }
 
-/// Writes the session's events since the last read-back, in the order in which they happened.
-pub(crate) fn write_lifecycle_events(
-    session: &mut Session,
-    author: Author,
-    flushes_until: u64,
-    out: &mut Readout,
-) {
+/// Writes the session's events since the last read-back, in the order in which they happened; of the ends of flushes, those of the first `flushes`.
+pub(crate) fn write_lifecycle_events(session: &mut Session, author: Author, flushes: u64, out: &mut Readout) {
     if session.builtin().disable_service_events.unwrap_or_default() {
         session.notes.lifecycle_events.clear();
         session.notes.absences.take();
@@ -237,7 +232,7 @@ pub(crate) fn write_lifecycle_events(
     let notes = &mut session.notes;
     let absences = notes.absences.take().into_iter();
     let absences = absences.map(|absence| (absence.at, Event::Absence(absence.kind, absence.who)));
-    let noted = notes.take_events(flushes_until).into_iter();
+    let noted = notes.take_events(flushes).into_iter();
     let noted = noted.map(|(kind, at)| (at, Event::Plain(kind)));
     let cloned = std::mem::take(&mut notes.buffers_cloned).into_iter().zip(0..);
     let cloned = cloned.map(|(at, index)| (at, Event::BufferCloned(index)));

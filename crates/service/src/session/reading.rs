@@ -78,12 +78,11 @@ impl Session {
             return BatchEnd::More;
         }
         if let Some(call) = &mut call {
-            call.begin(&self.buffers, &around.now);
+            call.begin(&self.buffers, self.notes.flushes());
         }
-        // A call may leave the data of flushes since it began to the next one.
-        let flushes_until = call.as_ref().map_or(u64::MAX, |call| call.began());
+        let flushes = call.as_ref().map_or(u64::MAX, |call| call.flushes());
         let identity = &around.common.identity;
-        write_leading_packets(self, identity, around.machines, flushes_until, &around.now, out);
+        write_leading_packets(self, identity, around.machines, flushes, &around.now, out);
         let enough = (budget.batch as u64).min(budget.file);
         for (index, buffer) in self.buffers.iter_mut().enumerate() {
             if call.as_ref().is_some_and(|call| call.is_over(index)) {
@@ -152,7 +151,7 @@ impl Session {
         // The buffers are empty, or their contents at the begin of the call were read: a point up to which readers can sort.
         self.notes
             .note(LifecycleEvent::ReadTracingBuffersCompleted, &around.now);
-        write_lifecycle_events(self, identity.author(), flushes_until, out);
+        write_lifecycle_events(self, identity.author(), flushes, out);
         let (producers, buffers) = (&around.common.producers, &self.buffers);
         self.sequence_ids.forget(|producer, writer| {
             producers.get(producer).is_some() || buffers.iter().any(|buffer| buffer.knows(producer, writer))

@@ -7,7 +7,6 @@ use ferretto_proto::write::Trace;
 use ferretto_wire::Writer;
 
 use super::{BatchEnd, Session};
-use crate::clock::Now;
 use crate::compression::{CompressError, Compressor, FileCompression};
 use crate::ids::SessionId;
 use crate::limits;
@@ -41,21 +40,22 @@ impl Piece {
 pub struct ReadCall {
     /// Bytes of each buffer; empty before the first batch.
     left: Vec<u64>,
-    began: u64,
+    /// The flushes that had ended when the first batch was put together.
+    flushes: u64,
 }
 
 impl ReadCall {
     /// Takes note of the contents, at the first batch.
-    pub(crate) fn begin(&mut self, buffers: &[TraceBuffer], now: &Now) {
+    pub(crate) fn begin(&mut self, buffers: &[TraceBuffer], flushes: u64) {
         if self.left.is_empty() {
-            self.began = now.boot;
+            self.flushes = flushes;
             self.left = buffers.iter().map(TraceBuffer::used_size).collect();
         }
     }
 
-    /// When it began, in boot time.
-    pub(crate) fn began(&self) -> u64 {
-        self.began
+    /// The flushes whose data it reads: the data of later ones may be left to the next call.
+    pub(crate) fn flushes(&self) -> u64 {
+        self.flushes
     }
 
     /// Whether it has read as much of this buffer as there was.

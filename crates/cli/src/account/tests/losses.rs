@@ -123,7 +123,7 @@ fn a_buffer_that_is_smaller_than_a_chunk_is_blamed_itself() {
     assert_eq!(cause, "chunk_too_large");
     assert_eq!(
         sentence,
-        "2 chunks of buffer 0: did not fit into the buffer, because a chunk may have up to 32.0 KiB"
+        "2 chunks of buffer 0: probably did not fit into the buffer, because a chunk may have up to 32.0 KiB"
     );
     assert_eq!(advice, "raise the buffer to 32.0 KiB or more with -b 32kb");
     let (_, _, advice) = with_buffer(31, Wording::Config);

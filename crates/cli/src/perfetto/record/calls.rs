@@ -108,7 +108,6 @@ impl Recorder<'_> {
         };
         let is_streamed = self.knowledge.config.write_into_file == Some(true);
         match call {
-            Call::CloneSession => output.expect(writer),
             Call::EnableTracing if !is_streamed => output.expect(writer),
             _ => output.begin(writer)?,
         }

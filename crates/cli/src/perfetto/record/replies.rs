@@ -75,15 +75,7 @@ impl Recorder<'_> {
                 self.session.attached(config, now());
             }
             (_, Ok(ConsumerReply::SessionCloned(response))) => {
-                let cloned = cloned(&self.job, &response);
-                let begun = match (&cloned, &mut self.output) {
-                    (Ok(writer), Some(output)) => output.begin(*writer),
-                    _ => Ok(()),
-                };
-                match begun {
-                    Ok(()) => self.session.cloned(cloned, now()),
-                    Err(error) => self.session.output_failed(why(&error)),
-                }
+                self.session.cloned(cloned(&self.job, &response), now());
             }
             (ConsumerMethod::QueryServiceState, state) => {
                 let state = match &state {
