@@ -28,7 +28,7 @@ pub struct BufferLosses {
     /// How often a thread dropped packets because its shared memory was full; how many each time is not known. More
     /// [shared memory](crate::Options::shared_memory_size) helps, or threads that [wait](super::DataSource::when_exhausted).
     pub packet_gaps: u64,
-    /// Bytes that were overwritten before they were read. A ring buffer that is read at the end overwrites what is older than it has room for.
+    /// Bytes that were overwritten before they were read. A full ring buffer overwrites its oldest data.
     pub bytes_overwritten: u64,
     /// The chunks that these bytes were in: up to 4 KB of one thread's packets each, usually.
     pub chunks_overwritten: u64,

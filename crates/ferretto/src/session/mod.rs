@@ -377,8 +377,8 @@ impl Session {
         self.wait("attach to the session", |answer| Command::Attach(key, answer))
     }
 
-    /// Statistics of packets, per buffer; what was lost is also in [`Session::losses`]. Of the schema's types, so [not part of the stable
-    /// interface](crate#stability).
+    /// Statistics of packets, per buffer. [`Session::losses`] has the losses in stable types. These are the schema's types, so they are [not part of the
+    /// stable interface](crate#stability).
     ///
     /// # Errors
     /// If there is no session.

@@ -29,7 +29,7 @@ const SPARSE: &[&str] = &[
     "include perfetto module slices.time_in_state; select * from thread_slice_time_in_state order by id, state, io_wait, blocked_function",
 ];
 
-/// The trace processor counts what was allocated by a function that has others inlined once for each of them.
+/// The trace processor counts an allocation again for each function that is inlined at its place. So sizes are compared with the allocations themselves.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_that_allocated_are_a_tree_whose_sums_are_those_of_the_allocations() {
     const TREE: &str = "include perfetto module android.memory.heap_profile.summary_tree;";
