@@ -14,8 +14,8 @@ pub(crate) enum Fate {
     Pass,
     /// It is cut after so many bytes to the server.
     Cut(usize),
-    /// Nothing comes from the server after so many bytes. It stays open.
-    Stall(u64),
+    /// A request with this in it is not passed on, nor is any after it. The connection stays open.
+    Stall(&'static str),
     /// The server says that something is wrong.
     Answer(&'static str),
 }
@@ -74,34 +74,36 @@ impl Proxy {
 }
 
 fn carry(mut client: TcpStream, server: SocketAddr, fate: Fate, served: Arc<AtomicU64>) {
-    let (most, most_served) = match fate {
-        Fate::Pass => (usize::MAX, u64::MAX),
-        Fate::Cut(most) => (most, u64::MAX),
-        Fate::Stall(most) => (usize::MAX, most),
-        Fate::Answer(status) => return answer(client, status),
-    };
+    if let Fate::Answer(status) = fate {
+        return answer(client, status);
+    }
     let mut server = TcpStream::connect(server).unwrap();
     let (mut from_server, mut to_client) = (server.try_clone().unwrap(), client.try_clone().unwrap());
     std::thread::spawn(move || {
         let mut buffer = vec![0; 64 << 10];
-        let mut left = most_served;
         while let Ok(count @ 1..) = from_server.read(&mut buffer) {
-            // A stalled connection ends when its client goes.
-            let count = (count as u64).min(left);
-            left -= count;
-            served.fetch_add(count, Ordering::SeqCst);
-            if to_client.write_all(&buffer[..count as usize]).is_err() {
+            served.fetch_add(count as u64, Ordering::SeqCst);
+            if to_client.write_all(&buffer[..count]).is_err() {
                 break;
             }
         }
         let _ = to_client.shutdown(Shutdown::Both);
     });
     let mut buffer = vec![0; 64 << 10];
-    let mut left = most;
+    let mut left = match fate {
+        Fate::Cut(most) => most,
+        _ => usize::MAX,
+    };
+    let mut stalled = false;
     while let Ok(count @ 1..) = client.read(&mut buffer) {
         let count = count.min(left);
         left -= count;
-        if server.write_all(&buffer[..count]).is_err() || left == 0 {
+        // A client writes the head of a request at once: no read ends in the middle of one.
+        if let Fate::Stall(request) = fate {
+            stalled |= String::from_utf8_lossy(&buffer[..count]).contains(request);
+        }
+        // A stalled connection ends when its client goes.
+        if !stalled && server.write_all(&buffer[..count]).is_err() || left == 0 {
             break;
         }
     }
