@@ -13,7 +13,7 @@ use ferretto_wire::{Value, Writer};
 use super::budget::Budget;
 use super::map::NodesMut;
 use super::program::{Absent, Cursor, Instruction, OnFailure, Operation, Program, ProgramError, Step};
-use super::state::{Node, Scalar, fields};
+use super::state::{Fields, Node, Scalar};
 
 /// How many registers programs have.
 const REGISTERS: usize = 32;
@@ -415,8 +415,8 @@ impl Run<'_> {
             Step::Impossible(reason) => return Err((*reason).into()),
         };
         let mut earlier = 0;
-        for candidate in fields(source.as_bytes().ok_or(Reason::NoMessageInPacket)?) {
-            self.budget.work(1)?;
+        let mut candidates = Fields::of(source.as_bytes().ok_or(Reason::NoMessageInPacket)?);
+        while let Some(candidate) = candidates.next(self.budget)? {
             if candidate.number != field {
                 continue;
             }

@@ -74,13 +74,24 @@ impl Map {
         }
     }
 
+    /// Takes a node out, and gives up the room of many removed ones: programs may drain as many maps as they fill.
     pub(super) fn remove(&mut self, key: u64) -> Option<Node> {
         match self {
             Map::Few(entries) => {
                 let at = entries.binary_search_by_key(&key, |entry| entry.0).ok()?;
-                Some(entries.remove(at).1)
+                let (_, node) = entries.remove(at);
+                if entries.capacity() > 2 * entries.len() {
+                    entries.shrink_to(entries.len() + entries.len() / 2);
+                }
+                Some(node)
             }
-            Map::Many(entries) => entries.remove(&key),
+            Map::Many(entries) => {
+                let node = entries.remove(&key)?;
+                if entries.len() <= FEW / 2 {
+                    *self = Map::Few(std::mem::take(entries).into_iter().collect());
+                }
+                Some(node)
+            }
         }
     }
 
@@ -186,6 +197,26 @@ mod tests {
             }));
             let nodes = map.into_nodes().filter_map(|node| node.as_number());
             assert!(nodes.eq(entries.iter().map(|(_, number)| *number)));
+        }
+    }
+
+    /// What counts for a map is its entries.
+    #[test]
+    fn a_map_that_was_filled_and_drained_keeps_little_room() {
+        for most in [1, 2, 5, FEW as u64, FEW as u64 + 1, 1000] {
+            let mut map = Map::new();
+            for key in 0..most {
+                map.insert(key, Node::number(key));
+            }
+            for key in 0..most {
+                assert_eq!(map.remove(key).and_then(|node| node.as_number()), Some(key));
+                let left: Vec<u64> = map.iter().map(|(key, _)| key).collect();
+                assert!(left.into_iter().eq(key + 1..most));
+                match &map {
+                    Map::Few(entries) => assert!(entries.capacity() <= 2 * entries.len(), "{entries:?}"),
+                    Map::Many(entries) => assert!(entries.len() > FEW / 2, "{entries:?}"),
+                }
+            }
         }
     }
 

@@ -19,10 +19,23 @@ use super::program::{Absent, Empty, MergeRules, Submessages};
 pub(super) const MAX_FIELD: u32 = (1 << 24) - 1;
 
 /// The fields of an encoded message, up to the first that is malformed.
-pub(super) fn fields(message: &[u8]) -> impl Iterator<Item = Field<'_>> {
-    Reader::new(message)
-        .map_while(Result::ok)
-        .filter(|field| field.number <= MAX_FIELD)
+pub(super) struct Fields<'m>(Reader<'m>);
+
+impl<'m> Fields<'m> {
+    pub(super) fn of(message: &'m [u8]) -> Self {
+        Self(Reader::new(message))
+    }
+
+    /// The next one. It takes work, and so do those before it that are passed over.
+    pub(super) fn next(&mut self, budget: &mut Budget) -> Result<Option<Field<'m>>, Reason> {
+        while let Some(field) = self.0.next_field() {
+            budget.work(1)?;
+            if field.number <= MAX_FIELD {
+                return Ok(Some(field));
+            }
+        }
+        Ok(None)
+    }
 }
 
 /// A number as it is encoded.
@@ -205,8 +218,8 @@ impl Node {
         let absent = Reason::NoKey(field);
         match &self.content {
             Content::Bytes(bytes) => {
-                for candidate in fields(bytes) {
-                    budget.work(1)?;
+                let mut candidates = Fields::of(bytes);
+                while let Some(candidate) = candidates.next(budget)? {
                     if candidate.number == field {
                         return Scalar::of(candidate.value).map(Scalar::bits).ok_or(absent);
                     }
@@ -351,8 +364,8 @@ impl Node {
             return Ok(());
         }
         let map = self.message(budget)?;
-        for field in fields(message) {
-            budget.work(1)?;
+        let mut fields = Fields::of(message);
+        while let Some(field) = fields.next(budget)? {
             let number = u64::from(field.number);
             match map.get_mut(number) {
                 Some(_) if rules.empty == Empty::Deletes && field.value == Value::Bytes(&[]) => {
@@ -458,26 +471,26 @@ fn write_fields(map: &Map, out: &mut Writer) {
 /// Splits an encoded message into its fields, each still encoded; fields that come more than once become lists.
 fn take_apart(message: &[u8], budget: &mut Budget) -> Result<Map, Reason> {
     let mut map = Map::new();
-    for field in fields(message) {
-        if let Err(reason) = add(&mut map, field, budget) {
-            budget.give_back(memory(&map));
-            return Err(reason);
-        }
+    if let Err(reason) = add_all(&mut map, message, budget) {
+        budget.give_back(memory(&map));
+        return Err(reason);
     }
     Ok(map)
 }
 
-/// Adds a field of a message that is being taken apart.
-fn add(map: &mut Map, field: Field<'_>, budget: &mut Budget) -> Result<(), Reason> {
-    budget.work(1)?;
-    match map.get_mut(field.number.into()) {
-        Some(node) => append(node.indexed(budget)?, field.value, budget),
-        None => {
-            let content = entry(field.value, budget)?;
-            map.insert(field.number.into(), Node::of(content));
-            Ok(())
+/// Adds the fields of a message that is being taken apart.
+fn add_all(map: &mut Map, message: &[u8], budget: &mut Budget) -> Result<(), Reason> {
+    let mut fields = Fields::of(message);
+    while let Some(field) = fields.next(budget)? {
+        match map.get_mut(field.number.into()) {
+            Some(node) => append(node.indexed(budget)?, field.value, budget)?,
+            None => {
+                let content = entry(field.value, budget)?;
+                map.insert(field.number.into(), Node::of(content));
+            }
         }
     }
+    Ok(())
 }
 
 /// Adds an element to a list without gaps.

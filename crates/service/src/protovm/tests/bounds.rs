@@ -169,3 +169,32 @@ fn packets_earn_the_work_that_may_be_used() {
     // A packet of many fields brings enough for each to be looked at many times.
     machine.merges(&numbers(6, 1000));
 }
+
+#[test]
+fn fields_that_are_passed_over_take_work_too() {
+    const COUNT: usize = 1000;
+    let far = (0..COUNT).fold(Fields::new(), |all, _| all.number(1 << 24, 1));
+    let packet = far.number(1, 7);
+    let inside = Fields::new().number(1, 7).message(2, packet.clone());
+    let by_key = vec![
+        src(&[field(1)]).then(load(0)),
+        merge(),
+        dst(&[field(2), keyed(1, 0)]),
+    ];
+    let runs = [
+        (vec![src(&[field(1)])], &packet),
+        (vec![merge()], &packet),
+        (vec![set(), dst(&[field(1)])], &packet),
+        (by_key, &inside),
+    ];
+    for (index, (instructions, packet)) in runs.into_iter().enumerate() {
+        let mut machine = Machine::new(instructions);
+        let mut left = limits::MAX_PROTOVM_WORK;
+        assert_eq!(machine.0.apply_within(&packet.0, &mut left), Outcome::Merged);
+        let used = limits::MAX_PROTOVM_WORK - left;
+        assert!(
+            used > COUNT as u64,
+            "run {index} looked at {COUNT} fields for {used}"
+        );
+    }
+}
