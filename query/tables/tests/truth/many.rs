@@ -118,9 +118,10 @@ fn each_trace_is_a_partition_with_the_rows_that_it_has_alone() {
 #[test]
 fn a_trace_without_a_clock_of_days_and_without_a_machine_has_a_place_too() {
     let scratch = tempfile::tempdir().unwrap();
-    let mut generator = Generator::new(1);
+    let mut generator = Generator::new(2);
     generator.track_events(10);
     let trace = generator.trace.into_vec();
+    assert!(!trace.is_empty());
     let added = open(scratch.path()).add(trace.as_slice(), "", None, &Options::default());
     assert_eq!(
         added.unwrap().place.to_string(),
