@@ -311,14 +311,16 @@ fn one_round(
 
 /// Whether a session reports this error when its service ends.
 fn is_of_an_end(error: &SessionError) -> bool {
-    matches!(
-        error,
+    match error {
         SessionError::Unavailable(_)
-            | SessionError::Disconnected(_)
-            | SessionError::Failed(_)
-            | SessionError::EndedEarly
-            | SessionError::NotCloned(_)
-    )
+        | SessionError::Disconnected(_)
+        | SessionError::Failed(_)
+        | SessionError::EndedEarly
+        | SessionError::NotCloned(_) => true,
+        // It completes files before it goes, and accepts no session then.
+        SessionError::Refused(why) => why.starts_with("the tracing service is ending"),
+        _ => false,
+    }
 }
 
 /// Returns how many flushes were under way at once. A session flushes periodically, even if the application has not done the last flush yet because its

@@ -16,7 +16,7 @@ pub enum SessionError {
     Off(&'static str),
     /// The service cannot be reached.
     Unavailable(String),
-    /// The service refused the session: its config is invalid, or there are too many others.
+    /// The service refused the session: its config is invalid, there are too many others, or the service is ending.
     Refused(String),
     /// The session ended too early, for this reason.
     Failed(String),
