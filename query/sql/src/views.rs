@@ -105,13 +105,15 @@ pub const VIEWS: &[View] = &[
     ),
     view(
         "cpu_frequency_counters",
-        "The frequency of a CPU from a time on, in kHz; the last one of each CPU has the duration -1, where the trace processor's lasts to the end of the trace.",
-        "select id, track_id, ts, coalesce(lead(ts) over (partition by track_id{} order by ts, id) - ts, -1) as dur, cast(value as bigint) as freq,
+        "The frequency of a CPU from a time on, in kHz; the last one of each CPU lasts to the end of the trace. Of a run of one frequency, the first two rows are there.",
+        "select id, track_id, ts, coalesce(lead(ts) over (partition by track_id{} order by ts, id), end_ts) - ts as dur, cast(value as bigint) as freq,
             cpu + track_id - track_id % 1000000000000 as ucpu, cpu{}
         from (
-            select counter.id as id, track_id, ts, value, cpu, lag(value) over (partition by track_id{counter.} order by ts, counter.id) as value_before{counter}
-            from counter join cpu_counter_track on counter.track_id = cpu_counter_track.id{counter=cpu_counter_track} where cpu_counter_track.name = 'cpufreq')
-        where value_before is null or value != value_before",
+            select counter.id as id, track_id, ts, value, cpu, end_ts, lag(value, 1) over (partition by track_id{counter.} order by ts, counter.id) as earlier,
+                lag(value, 2) over (partition by track_id{counter.} order by ts, counter.id) as before_that{counter}
+            from counter join cpu_counter_track on counter.track_id = cpu_counter_track.id{counter=cpu_counter_track}
+                join trace_bounds on true{counter=trace_bounds} where cpu_counter_track.name = 'cpufreq')
+        where earlier is null or before_that is null or value != earlier or value != before_that",
     ),
 ];
 

@@ -32,10 +32,10 @@ use ferretto_sql::datafusion::arrow::compute::cast;
 use ferretto_sql::datafusion::arrow::datatypes::{DataType, Float64Type};
 use ferretto_sql::{Database, EXAMPLES, Options};
 
-/// The trace processor ends the last frequency at the end of the trace, and counts some losses that these tables do not.
-const NOT_COMPARED: [&str; 2] = ["frequencies", "losses"];
+/// The trace processor counts some losses that these tables do not.
+const NOT_COMPARED: [&str; 1] = ["losses"];
 /// The trace processor's modules with the views that examples use.
-const MODULES: &str = "INCLUDE PERFETTO MODULE sched.latency; INCLUDE PERFETTO MODULE slices.with_context; ";
+const MODULES: &str = "INCLUDE PERFETTO MODULE linux.cpu.frequency; INCLUDE PERFETTO MODULE sched.latency; INCLUDE PERFETTO MODULE slices.with_context; ";
 
 fn text(batch: &RecordBatch, column: usize, row: usize) -> String {
     let values = batch.column(column);

@@ -30,15 +30,40 @@ const MODULES: &[(&str, &str)] = &[
         ),
     ),
     (
+        "linux.cpu.utilization.general",
+        include_str!("modules/linux_cpu_utilization_general.sql"),
+    ),
+    (
+        "linux.cpu.utilization.process",
+        include_str!("modules/linux_cpu_utilization_process.sql"),
+    ),
+    (
+        "linux.cpu.utilization.system",
+        include_str!("modules/linux_cpu_utilization_system.sql"),
+    ),
+    (
+        "linux.cpu.utilization.thread",
+        include_str!("modules/linux_cpu_utilization_thread.sql"),
+    ),
+    (
+        "linux.cpu.utilization.thread_cpu",
+        include_str!("modules/linux_cpu_utilization_thread_cpu.sql"),
+    ),
+    (
         "linux.perf.samples",
         concat!(
             include_str!("modules/stacks.sql"),
             include_str!("modules/linux_perf_samples.sql")
         ),
     ),
+    ("linux.threads", include_str!("modules/linux_threads.sql")),
     ("sched.latency", ""),
     ("sched.runnable", include_str!("modules/sched_runnable.sql")),
     ("sched.states", include_str!("modules/sched_states.sql")),
+    (
+        "sched.thread_level_parallelism",
+        include_str!("modules/sched_thread_level_parallelism.sql"),
+    ),
     (
         "sched.time_in_state",
         include_str!("modules/sched_time_in_state.sql"),
